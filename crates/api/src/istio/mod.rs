@@ -1,0 +1,40 @@
+//! Istio's own kinds, API group `security.istio.io`.
+
+pub mod authorization_policy;
+pub mod peer_authentication;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// An Istio object: metadata and a spec.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Istio<S> {
+    /// Group and version.
+    pub api_version: String,
+    /// Kind.
+    pub kind: String,
+    /// Name, namespace, labels.
+    #[serde(default)]
+    pub metadata: ObjectMeta,
+    /// What is wanted.
+    #[serde(default)]
+    pub spec: S,
+}
+
+/// Pods by label; an empty selector selects all.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct WorkloadSelector {
+    /// Labels that a pod must carry.
+    #[serde(default)]
+    pub match_labels: BTreeMap<String, String>,
+}
+
+impl WorkloadSelector {
+    /// Whether a pod with `labels` is selected.
+    pub fn matches(&self, labels: &BTreeMap<String, String>) -> bool {
+        self.match_labels.iter().all(|(key, value)| labels.get(key) == Some(value))
+    }
+}

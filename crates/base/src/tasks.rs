@@ -1,0 +1,80 @@
+//! Owned tasks: every task belongs to a set that can stop it, wait for it, and that reports its panic.
+
+use std::future::Future;
+use std::time::Duration;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+/// A set of tasks with one stop signal. Clones share the set.
+#[derive(Clone, Default)]
+pub struct Tasks {
+    tracker: TaskTracker,
+    stop: CancellationToken,
+}
+
+impl Tasks {
+    /// A set that stops when this one does.
+    pub fn child(&self) -> Self {
+        Self { tracker: TaskTracker::new(), stop: self.stop.child_token() }
+    }
+
+    /// Runs `future` until it ends or the set is stopped.
+    pub fn spawn(&self, future: impl Future<Output = ()> + Send + 'static) {
+        let stop = self.stop.clone();
+        self.track(async move {
+            tokio::select! {
+                () = stop.cancelled() => {}
+                () = future => {}
+            }
+        });
+    }
+
+    /// Runs `future` to its own end, also after the set is stopped: it watches [`Tasks::stopped`] itself.
+    #[expect(clippy::disallowed_methods, reason = "this module is the owner of tasks")]
+    pub fn track(&self, future: impl Future<Output = ()> + Send + 'static) {
+        let task = tokio::spawn(self.tracker.track_future(future));
+        drop(task);
+    }
+
+    /// Resolves when the set is told to stop.
+    pub async fn stopped(&self) {
+        self.stop.cancelled().await;
+    }
+
+    /// Whether the set was told to stop.
+    pub fn is_stopped(&self) -> bool {
+        self.stop.is_cancelled()
+    }
+
+    /// Tells the tasks to stop, without waiting.
+    pub fn stop(&self) {
+        self.stop.cancel();
+    }
+
+    /// How many tasks run.
+    pub fn len(&self) -> usize {
+        self.tracker.len()
+    }
+
+    /// Whether no task runs.
+    pub fn is_empty(&self) -> bool {
+        self.tracker.is_empty()
+    }
+
+    /// Stops the set and waits, at most `limit`, for its tasks to end. False if some were still running.
+    pub async fn drain(&self, limit: Duration) -> bool {
+        self.stop.cancel();
+        self.tracker.close();
+        tokio::time::timeout(limit, self.tracker.wait()).await.is_ok()
+    }
+}
+
+/// Resolves at SIGTERM or SIGINT.
+pub async fn terminated() {
+    use tokio::signal::unix::{SignalKind, signal};
+    let (Ok(mut term), Ok(mut int)) = (signal(SignalKind::terminate()), signal(SignalKind::interrupt())) else {
+        tracing::error!("signal handlers cannot be installed; only SIGKILL will stop this process");
+        return std::future::pending().await;
+    };
+    tokio::select! { _ = term.recv() => {}, _ = int.recv() => {} }
+}

@@ -1,0 +1,86 @@
+//! The snapshot: immutable indexes that share their structure with the next one.
+
+use crate::model::{Service, Workload};
+use rpds::{HashTrieMapSync, HashTrieSetSync};
+use std::net::IpAddr;
+use std::sync::Arc;
+use trysail_api::ids::{ServiceKey, WorkloadUid};
+use trysail_policy::authz::{Policy, Scope};
+
+pub(crate) type Map<K, V> = HashTrieMapSync<K, V>;
+pub(crate) type Set<T> = HashTrieSetSync<T>;
+
+/// Everything known of the mesh at one moment. A decision takes one and uses only it.
+#[derive(Clone, Default)]
+pub struct Snapshot {
+    pub(crate) workloads: Map<WorkloadUid, Arc<Workload>>,
+    pub(crate) services: Map<ServiceKey, Arc<Service>>,
+    pub(crate) policies: Map<String, Arc<Policy>>,
+    pub(crate) by_address: Map<IpAddr, Set<WorkloadUid>>,
+    pub(crate) by_vip: Map<IpAddr, ServiceKey>,
+    pub(crate) endpoints: Map<ServiceKey, Set<WorkloadUid>>,
+    /// Counts publications.
+    pub generation: u64,
+}
+
+impl Snapshot {
+    /// The record of `uid`.
+    pub fn workload(&self, uid: &WorkloadUid) -> Option<&Arc<Workload>> {
+        self.workloads.get(uid)
+    }
+
+    /// The records of the workloads that have `address`: a hint, to be confirmed by identity.
+    pub fn at_address(&self, address: IpAddr) -> impl Iterator<Item = &Arc<Workload>> {
+        let uids = self.by_address.get(&address);
+        uids.into_iter().flat_map(Set::iter).filter_map(|uid| self.workloads.get(uid))
+    }
+
+    /// The record of a pod by what the node agent says of it.
+    pub fn pod(&self, namespace: &str, name: &str, service_account: &str) -> Option<&Arc<Workload>> {
+        self.workloads
+            .values()
+            .find(|w| w.name == name && w.namespace == namespace && *w.identity.service_account == *service_account)
+    }
+
+    /// The service with the virtual address `vip`.
+    pub fn service_at(&self, vip: IpAddr) -> Option<&Arc<Service>> {
+        self.by_vip.get(&vip).and_then(|key| self.services.get(key))
+    }
+
+    /// The record of a service.
+    pub fn service(&self, key: &ServiceKey) -> Option<&Arc<Service>> {
+        self.services.get(key)
+    }
+
+    /// The endpoints of a service, healthy or not.
+    pub fn endpoints(&self, key: &ServiceKey) -> impl Iterator<Item = &Arc<Workload>> {
+        let uids = self.endpoints.get(key);
+        uids.into_iter().flat_map(Set::iter).filter_map(|uid| self.workloads.get(uid))
+    }
+
+    /// All workloads.
+    pub fn workloads(&self) -> impl Iterator<Item = &Arc<Workload>> {
+        self.workloads.values()
+    }
+
+    /// All services.
+    pub fn services(&self) -> impl Iterator<Item = &Arc<Service>> {
+        self.services.values()
+    }
+
+    /// All policies.
+    pub fn policies(&self) -> impl Iterator<Item = &Arc<Policy>> {
+        self.policies.values()
+    }
+
+    /// The policies that apply to a workload: mesh-wide, its namespace's, and those its record lists.
+    pub fn policies_of<'a>(&'a self, workload: &'a Workload) -> impl Iterator<Item = &'a Policy> {
+        let wide = self.policies.values().filter(|policy| match policy.scope {
+            Scope::Global => true,
+            Scope::Namespace => policy.namespace == workload.namespace,
+            Scope::Workload => false,
+        });
+        let listed = workload.policies.iter().filter_map(|name| self.policies.get(name));
+        wide.chain(listed.filter(|policy| policy.scope == Scope::Workload)).map(Arc::as_ref)
+    }
+}

@@ -1,0 +1,7 @@
+//! Verdicts. Pure: what is known of a flow goes in, a verdict with its reason comes out.
+
+pub mod authz;
+pub mod peer_auth;
+
+/// Namespace whose policies apply to the whole mesh.
+pub const ROOT_NAMESPACE: &str = "istio-system";

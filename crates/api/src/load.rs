@@ -175,7 +175,11 @@ fn to_json(node: &MarkedYaml<'_>, path: &str, first: usize, lines: &mut Lines) -
                 };
                 let below = if path.is_empty() { key_text.clone() } else { format!("{path}.{key_text}") };
                 lines.by_path.insert(below.clone(), first + key.span.start.line().saturating_sub(1));
-                map.insert(key_text, to_json(item, &below, first, lines));
+                let value = to_json(item, &below, first, lines);
+                // As for the Kubernetes API, null is absence.
+                if !value.is_null() {
+                    map.insert(key_text, value);
+                }
             }
             Value::Object(map)
         }

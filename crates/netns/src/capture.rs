@@ -1,0 +1,56 @@
+//! Packet capture on one link (AF_PACKET).
+
+use crate::ns::NetNs;
+use nix::net::if_::if_nametoindex;
+use nix::sys::socket::{AddressFamily, LinkAddr, SockFlag, SockProtocol, SockType, SockaddrLike, bind, socket};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+/// An open capture: every frame that crosses the link, both ways.
+pub struct Capture(socket2::Socket);
+
+impl Capture {
+    /// Opens a capture on `link` inside `ns`.
+    pub fn open(ns: &NetNs, link: &str) -> io::Result<Self> {
+        let link = link.to_owned();
+        ns.run(move || open(&link)).map_err(io::Error::other)?
+    }
+
+    /// The next frame into `buffer`; `None` when none came within the time limit.
+    pub fn next(&mut self, buffer: &mut [u8], limit: Duration) -> io::Result<Option<usize>> {
+        use std::io::Read;
+        self.0.set_read_timeout(Some(limit.max(Duration::from_millis(1))))?;
+        match self.0.read(buffer) {
+            Ok(length) => Ok(Some(length)),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+fn open(link: &str) -> io::Result<Capture> {
+    let fd: OwnedFd = socket(AddressFamily::Packet, SockType::Raw, SockFlag::SOCK_CLOEXEC, SockProtocol::EthAll)?;
+    let index = if_nametoindex(link)?;
+    bind(fd.as_raw_fd(), &link_address(index)?)?;
+    let socket = socket2::Socket::from(fd);
+    socket.set_recv_buffer_size(8 << 20)?;
+    Ok(Capture(socket))
+}
+
+#[allow(unsafe_code)]
+fn link_address(index: u32) -> io::Result<LinkAddr> {
+    let raw = nix::libc::sockaddr_ll {
+        sll_family: nix::libc::AF_PACKET as u16,
+        sll_protocol: (nix::libc::ETH_P_ALL as u16).to_be(),
+        sll_ifindex: index.try_into().map_err(io::Error::other)?,
+        sll_hatype: 0,
+        sll_pkttype: 0,
+        sll_halen: 0,
+        sll_addr: [0; 8],
+    };
+    let length = size_of_val(&raw).try_into().map_err(io::Error::other)?;
+    // SAFETY: the pointer is to a whole, initialised sockaddr_ll of the length given, and is only read during the call.
+    unsafe { LinkAddr::from_raw((&raw const raw).cast(), Some(length)) }.ok_or_else(|| io::Error::other("no such link"))
+}

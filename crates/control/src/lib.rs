@@ -1,1 +1,10 @@
+//! The control plane without a cluster client: objects to mesh state, mesh state to proxies, certificates to identities.
 
+pub mod admin;
+pub mod ca_server;
+pub mod files;
+pub mod publish;
+pub mod serve;
+pub mod translate;
+
+pub use serve::{ServeError, Settings, serve};

@@ -61,6 +61,14 @@ impl Tasks {
         self.tracker.is_empty()
     }
 
+    /// Waits, at most `limit`, for the tasks to end by themselves, then stops the rest. False if some had to be stopped.
+    pub async fn drain_open(&self, limit: Duration) -> bool {
+        self.tracker.close();
+        let ended = tokio::time::timeout(limit, self.tracker.wait()).await.is_ok();
+        self.stop.cancel();
+        ended
+    }
+
     /// Stops the set and waits, at most `limit`, for its tasks to end. False if some were still running.
     pub async fn drain(&self, limit: Duration) -> bool {
         self.stop.cancel();

@@ -37,6 +37,11 @@ pub enum AcceptError {
     Http2(#[source] h2::Error),
 }
 
+/// A stream could not be opened: the connection is gone.
+#[derive(Debug, thiserror::Error)]
+#[error("the tunnel connection is gone")]
+pub struct StreamError(#[source] h2::Error);
+
 /// An accepted tunnel connection.
 pub struct Tunnel {
     /// Who the peer is.
@@ -125,10 +130,10 @@ fn answer(respond: &mut SendResponse<Bytes>, status: StatusCode) {
 
 impl Connect {
     /// Answers 200 and opens the byte stream.
-    pub fn accept(mut self, headers: HeaderMap) -> Result<(TunnelRead, TunnelWrite), h2::Error> {
+    pub fn accept(mut self, headers: HeaderMap) -> Result<(TunnelRead, TunnelWrite), StreamError> {
         let mut response = Response::new(());
         *response.headers_mut() = headers;
-        let write = self.respond.send_response(response, false)?;
+        let write = self.respond.send_response(response, false).map_err(StreamError)?;
         Ok(stream::halves(self.body, write))
     }
 

@@ -12,6 +12,9 @@ use rustls::{ClientConfig, RootCertStore, ServerConfig, SignatureScheme};
 use std::sync::Arc;
 use trysail_api::ids::SpiffeId;
 
+/// A certificate in DER form.
+pub type Certificate = CertificateDer<'static>;
+
 /// The protocol that a tunnel speaks inside TLS.
 pub const ALPN_H2: &[u8] = b"h2";
 

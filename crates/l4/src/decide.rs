@@ -1,0 +1,195 @@
+//! Where a connection goes and whether it may: pure, one snapshot a decision.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use trysail_api::ids::{SpiffeId, WorkloadUid};
+use trysail_hbone::authority::Authority;
+use trysail_mesh::pick::{NoEndpoint, pick};
+use trysail_mesh::{Protocol, Service, Snapshot, Workload};
+use trysail_policy::authz::{Facts, Verdict, evaluate};
+
+/// Where an outbound connection goes.
+#[derive(Clone, Debug)]
+pub enum Route {
+    /// Through a tunnel.
+    Tunnel {
+        /// The called workload.
+        workload: Arc<Workload>,
+        /// Its address.
+        address: IpAddr,
+        /// Its application's port.
+        port: u16,
+        /// The service that was called.
+        service: Option<Arc<Service>>,
+    },
+    /// As it is.
+    Plain {
+        /// Where to.
+        to: SocketAddr,
+        /// The called workload, if it is known.
+        workload: Option<Arc<Workload>>,
+        /// The service that was called.
+        service: Option<Arc<Service>>,
+    },
+}
+
+/// Why an outbound connection goes nowhere.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NoRoute {
+    /// The service has no usable endpoint.
+    #[error("{service}: {reason}")]
+    Endpoint {
+        /// The service.
+        service: String,
+        /// Why.
+        reason: NoEndpoint,
+    },
+    /// The destination demands an L7 hop, which this proxy does not take.
+    #[error("{0} is bound to a waypoint, and there is none to go through")]
+    Waypoint(String),
+    /// The called address belongs to a workload that was tried without success.
+    #[error("{0} cannot be reached")]
+    Tried(String),
+}
+
+impl Route {
+    /// The workload that is called.
+    pub fn workload(&self) -> Option<&Arc<Workload>> {
+        match self {
+            Self::Tunnel { workload, .. } => Some(workload),
+            Self::Plain { workload, .. } => workload.as_ref(),
+        }
+    }
+
+    /// The service that is called.
+    pub fn service(&self) -> Option<&Arc<Service>> {
+        match self {
+            Self::Tunnel { service, .. } | Self::Plain { service, .. } => service.as_ref(),
+        }
+    }
+
+    /// The application's address.
+    pub fn target(&self) -> SocketAddr {
+        match self {
+            Self::Tunnel { address, port, .. } => SocketAddr::new(*address, *port),
+            Self::Plain { to, .. } => *to,
+        }
+    }
+}
+
+/// The route of a connection of `source` to `destination`, leaving out the workloads in `tried`. `random` is uniform in 0..1.
+pub fn outbound(
+    snapshot: &Snapshot,
+    source: &Workload,
+    destination: SocketAddr,
+    tried: &[WorkloadUid],
+    random: f64,
+) -> Result<Route, NoRoute> {
+    if let Some(service) = snapshot.service_at(destination.ip()) {
+        if service.waypoint {
+            return Err(NoRoute::Waypoint(service.key.to_string()));
+        }
+        return match pick(snapshot, (service, destination.port()), Some(source), tried, random) {
+            Ok(found) => Ok(to_workload(found.workload, SocketAddr::new(found.address, found.port), Some(service.clone()))),
+            Err(_) if service.balancing.passthrough => {
+                Ok(Route::Plain { to: destination, workload: None, service: Some(service.clone()) })
+            }
+            Err(reason) => Err(NoRoute::Endpoint { service: service.key.to_string(), reason }),
+        };
+    }
+    let mut found = None;
+    for workload in snapshot.at_address(destination.ip()) {
+        if workload.waypoint {
+            return Err(NoRoute::Waypoint(workload.uid.to_string()));
+        }
+        if tried.contains(&workload.uid) {
+            return Err(NoRoute::Tried(workload.uid.to_string()));
+        }
+        // Should several claim the address, one that can prove itself is preferred: the handshake confirms or refuses it.
+        if found.is_none() || workload.protocol == Protocol::Hbone {
+            found = Some(workload.clone());
+        }
+    }
+    Ok(match found {
+        Some(workload) => to_workload(workload, destination, None),
+        None => Route::Plain { to: destination, workload: None, service: None },
+    })
+}
+
+fn to_workload(workload: Arc<Workload>, to: SocketAddr, service: Option<Arc<Service>>) -> Route {
+    match workload.protocol {
+        Protocol::Hbone => Route::Tunnel { workload, address: to.ip(), port: to.port(), service },
+        Protocol::Plain => Route::Plain { to, workload: Some(workload), service },
+    }
+}
+
+/// The identities that the far end of a tunnel may have.
+pub fn expected(workload: &Workload, service: Option<&Service>) -> Vec<SpiffeId> {
+    let named = service.iter().flat_map(|s| &s.subject_alt_names).filter_map(|name| name.parse().ok());
+    std::iter::once(workload.identity.clone()).chain(named).collect()
+}
+
+/// Why an inbound connection is not let through.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// The tunnel's inner address is not this pod's.
+    #[error("the inner address {0} is not the address that was dialled")]
+    OtherAddress(String),
+    /// Leads to the proxy itself, or nowhere.
+    #[error("port {0} cannot be called")]
+    Port(u16),
+    /// The inner host name is not one that this pod serves.
+    #[error("{0} is not served by this pod")]
+    UnknownHost(String),
+    /// The source address belongs to a workload of another identity.
+    #[error("the peer {peer} is not the workload at {address}")]
+    OtherPeer {
+        /// What the certificate says.
+        peer: SpiffeId,
+        /// Where the connection came from.
+        address: IpAddr,
+    },
+    /// Policy.
+    #[error("{0}")]
+    Policy(Verdict),
+}
+
+/// The port of the pod `workload` that a CONNECT to `authority` leads to. `local`: the address that was dialled.
+pub fn inner_port(workload: &Workload, authority: &Authority, local: IpAddr) -> Result<u16, Refusal> {
+    let port = match authority {
+        Authority::Address(address) if address.ip() == local => address.port(),
+        Authority::Address(address) => return Err(Refusal::OtherAddress(address.to_string())),
+        Authority::Host(host, port) => {
+            let ports = workload.services.iter().find(|(key, _)| key.hostname() == host).map(|(_, ports)| ports);
+            let ports = ports.ok_or_else(|| Refusal::UnknownHost(authority.to_string()))?;
+            *ports.get(port).ok_or(Refusal::Port(*port))?
+        }
+    };
+    if port == 0 || crate::OWN_PORTS.contains(&port) {
+        return Err(Refusal::Port(port));
+    }
+    Ok(port)
+}
+
+/// The record of the peer behind a tunnel, by its address, confirmed by its certificate. An address without a record says nothing.
+pub fn peer<'a>(snapshot: &'a Snapshot, identity: &SpiffeId, address: IpAddr) -> Result<Option<&'a Arc<Workload>>, Refusal> {
+    let mut known = false;
+    for workload in snapshot.at_address(address) {
+        if workload.identity == *identity {
+            return Ok(Some(workload));
+        }
+        known = true;
+    }
+    if known { Err(Refusal::OtherPeer { peer: identity.clone(), address }) } else { Ok(None) }
+}
+
+/// Whether policy lets a connection with `facts` reach the pod `workload`.
+pub fn admit(snapshot: &Snapshot, workload: &Workload, facts: &Facts) -> Result<(), Refusal> {
+    match evaluate(snapshot.policies_of(workload), facts) {
+        Verdict::Allow => Ok(()),
+        no => Err(Refusal::Policy(no)),
+    }
+}
+
+#[cfg(test)]
+mod tests;

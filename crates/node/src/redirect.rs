@@ -21,7 +21,7 @@ fn chains() -> String {
         ("mark_in", "type filter hook prerouting priority mangle"),
         ("mark_out", "type route hook output priority mangle"),
         ("capture_in", "type nat hook prerouting priority dstnat"),
-        ("capture_out", "type nat hook output priority dstnat"),
+        ("capture_out", "type nat hook output priority -100"),
     ] {
         writeln!(out, "add chain inet trysail {name} {{ {spec}; policy accept; }}\nflush chain inet trysail {name}").unwrap_or_default();
     }

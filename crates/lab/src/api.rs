@@ -65,6 +65,12 @@ pub enum Request {
     /// The mesh's own processes: `list`, `stop`, `start`, `restart`, `logs`.
     System { action: String, name: String },
     Account,
+    /// Starts a capture on the fabric that looks for a marker.
+    CaptureStart { marker: String },
+    /// Ends it: what was seen.
+    CaptureStop,
+    /// An HTTP GET from a node to itself, e.g. port 15000 for its proxy's state.
+    NodeGet { node: String, port: u16, path: String },
     Down,
 }
 

@@ -4,10 +4,12 @@
 pub mod account;
 pub mod agent_link;
 pub mod api;
+pub mod capture;
 pub mod cli;
 pub mod cluster;
 pub mod controllers;
 pub mod dns;
+pub mod http;
 pub mod images;
 pub mod kubelet;
 pub mod output;

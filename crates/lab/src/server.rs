@@ -1,6 +1,7 @@
 //! The lab's socket: takes requests, runs exec, waits on behalf of whoever asks.
 
 use crate::api::{Answer, Request};
+use crate::capture;
 use crate::cluster::{ExecTarget, Input};
 use crate::spawn;
 use nix::sys::signal::Signal;
@@ -10,15 +11,19 @@ use std::process::Stdio;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
 use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::{mpsc, oneshot, watch};
+use std::sync::Arc;
+use tokio::sync::{Mutex, mpsc, oneshot, watch};
 use trysail_base::tasks::Tasks;
 
 /// The longest request, bytes.
 const LONGEST: u64 = 64 << 20;
 
+/// The one capture that may run.
+type Captures = Arc<Mutex<Option<capture::Running>>>;
+
 /// Serves the socket until the tasks stop. `down` resolves who waits for the end of the lab.
 pub fn serve(listener: UnixListener, inputs: mpsc::Sender<Input>, changes: watch::Receiver<u64>, down: watch::Sender<bool>, tasks: &Tasks) {
-    let owner = tasks.clone();
+    let (owner, captures) = (tasks.clone(), Captures::default());
     tasks.spawn(async move {
         loop {
             let Ok((stream, _)) = listener.accept().await else { continue };
@@ -27,7 +32,7 @@ pub fn serve(listener: UnixListener, inputs: mpsc::Sender<Input>, changes: watch
                 tracing::warn!("a request of another user was refused");
                 continue;
             }
-            let client = Client { inputs: inputs.clone(), changes: changes.clone(), down: down.clone() };
+            let client = Client { capture: captures.clone(), inputs: inputs.clone(), changes: changes.clone(), down: down.clone() };
             owner.spawn(async move {
                 if let Err(error) = client.serve(stream).await {
                     tracing::debug!(%error, "a request failed");
@@ -38,6 +43,7 @@ pub fn serve(listener: UnixListener, inputs: mpsc::Sender<Input>, changes: watch
 }
 
 struct Client {
+    capture: Captures,
     inputs: mpsc::Sender<Input>,
     changes: watch::Receiver<u64>,
     down: watch::Sender<bool>,
@@ -90,6 +96,24 @@ impl Client {
                     Ok(Ok(target)) => exec(target, &command, descriptors, stream).await,
                     Ok(Err(error)) => Answer::error(error),
                     Err(_) => Answer::error("the lab is stopping"),
+                }
+            }
+            Request::CaptureStart { marker } => {
+                let started = capture::start(marker);
+                match (started, self.capture.lock().await) {
+                    (Ok(running), mut slot) => {
+                        *slot = Some(running);
+                        Answer::ok("capturing")
+                    }
+                    (Err(error), _) => Answer::error(format!("error: the fabric cannot be captured: {error}")),
+                }
+            }
+            Request::CaptureStop => {
+                let Some(running) = self.capture.lock().await.take() else { return Answer::error("error: nothing is captured") };
+                match tokio::task::spawn_blocking(move || running.finish()).await {
+                    Ok(Ok(seen)) => Answer::ok(serde_json::to_value(seen).unwrap_or_default()),
+                    Ok(Err(error)) => Answer::error(format!("error: the capture failed: {error}")),
+                    Err(error) => Answer::error(error.to_string()),
                 }
             }
             other => self.ask(other).await,

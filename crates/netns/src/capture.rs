@@ -1,21 +1,20 @@
-//! Packet capture on one link (AF_PACKET).
+//! Packet capture on all links of a namespace (AF_PACKET).
 
 use crate::ns::NetNs;
-use nix::net::if_::if_nametoindex;
 use nix::sys::socket::{AddressFamily, LinkAddr, SockFlag, SockProtocol, SockType, SockaddrLike, bind, socket};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-/// An open capture: every frame that crosses the link, both ways.
+/// An open capture: every frame on every link of the namespace, both ways. A frame that is bridged is seen at both ports; a bridge's own
+/// device would show only what is addressed to itself.
 pub struct Capture(socket2::Socket);
 
 impl Capture {
-    /// Opens a capture on `link` inside `ns`.
-    pub fn open(ns: &NetNs, link: &str) -> io::Result<Self> {
-        let link = link.to_owned();
-        ns.run(move || open(&link)).map_err(io::Error::other)?
+    /// Opens a capture inside `ns`.
+    pub fn open(ns: &NetNs) -> io::Result<Self> {
+        ns.run(open).map_err(io::Error::other)?
     }
 
     /// The next frame into `buffer`; `None` when none came within the time limit.
@@ -30,21 +29,20 @@ impl Capture {
     }
 }
 
-fn open(link: &str) -> io::Result<Capture> {
+fn open() -> io::Result<Capture> {
     let fd: OwnedFd = socket(AddressFamily::Packet, SockType::Raw, SockFlag::SOCK_CLOEXEC, SockProtocol::EthAll)?;
-    let index = if_nametoindex(link)?;
-    bind(fd.as_raw_fd(), &link_address(index)?)?;
+    bind(fd.as_raw_fd(), &all_links()?)?;
     let socket = socket2::Socket::from(fd);
     socket.set_recv_buffer_size(8 << 20)?;
     Ok(Capture(socket))
 }
 
 #[allow(unsafe_code)]
-fn link_address(index: u32) -> io::Result<LinkAddr> {
+fn all_links() -> io::Result<LinkAddr> {
     let raw = nix::libc::sockaddr_ll {
         sll_family: nix::libc::AF_PACKET as u16,
         sll_protocol: (nix::libc::ETH_P_ALL as u16).to_be(),
-        sll_ifindex: index.try_into().map_err(io::Error::other)?,
+        sll_ifindex: 0,
         sll_hatype: 0,
         sll_pkttype: 0,
         sll_halen: 0,

@@ -13,6 +13,9 @@ use trysail_api::labels::RESTARTED_AT;
 use trysail_api::load::{Load, load};
 use trysail_api::object::{Kind, Object, ObjectKey, labels};
 
+/// How long a node's own port may take to answer.
+const NODE_LIMIT: std::time::Duration = std::time::Duration::from_secs(5);
+
 impl Cluster {
     pub(super) async fn request(&mut self, request: Request) -> Answer {
         match request {
@@ -28,7 +31,8 @@ impl Cluster {
             Request::Logs { target, offset } => self.logs(&target, offset),
             Request::System { action, name } => self.system(&action, &name).await,
             Request::Account => Answer::ok(serde_json::to_value(account::measure(&self.groups())).unwrap_or_default()),
-            Request::Exec { .. } | Request::Down => Answer::error("this request is not for the cluster"),
+            Request::NodeGet { node, port, path } => self.node_get(&node, port, &path).await,
+            Request::Exec { .. } | Request::CaptureStart { .. } | Request::CaptureStop | Request::Down => Answer::error("this request is not for the cluster"),
         }
     }
 
@@ -375,6 +379,18 @@ impl Cluster {
             }
         }
         groups
+    }
+
+    async fn node_get(&self, node: &str, port: u16, path: &str) -> Answer {
+        let Some(found) = self.nodes.iter().find(|n| n.name == node) else {
+            return Answer::error(format!("error: no node {node:?}"));
+        };
+        let to = std::net::SocketAddr::new(std::net::Ipv4Addr::LOCALHOST.into(), port);
+        match tokio::time::timeout(NODE_LIMIT, crate::http::get(&found.ns, to, path, &[])).await {
+            Ok(Ok((status, body))) => Answer::ok(json!({"status": status, "body": body})),
+            Ok(Err(error)) => Answer::error(format!("error: {node} port {port}: {error}")),
+            Err(_) => Answer::error(format!("error: {node} port {port}: no answer within {NODE_LIMIT:?}")),
+        }
     }
 
     async fn system(&mut self, action: &str, name: &str) -> Answer {

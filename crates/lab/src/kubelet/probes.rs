@@ -2,10 +2,6 @@
 
 use super::context::{Context, port};
 use crate::spawn::{self, Output};
-use http_body_util::Empty;
-use hyper::Request;
-use hyper::body::Bytes;
-use hyper_util::rt::TokioIo;
 use std::net::SocketAddr;
 use std::process::Stdio;
 use std::time::Duration;
@@ -128,25 +124,10 @@ impl Check<'_> {
     /// An HTTP request; any status from 200 to 399 is a success.
     pub async fn http(&self, get: &HTTPGetAction) -> Result<(), String> {
         let port = port(self.container, &get.port).ok_or("no such port")?;
-        let stream = self.connect(port).await?;
-        let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(|e| e.to_string())?;
-        let mut request = Request::get(get.path.as_deref().unwrap_or("/"))
-            .header("host", format!("{}:{port}", self.context.address))
-            .header("user-agent", "kube-probe/lab")
-            .header("connection", "close");
-        for header in get.http_headers.iter().flatten() {
-            request = request.header(&header.name, &header.value);
-        }
-        let request = request.body(Empty::<Bytes>::new()).map_err(|e| e.to_string())?;
-        let answer = async {
-            let response = sender.send_request(request).await.map_err(|e| e.to_string())?;
-            let status = response.status();
-            if status.is_success() || status.is_redirection() { Ok(()) } else { Err(format!("status {status}")) }
-        };
-        tokio::select! {
-            answer = answer => answer,
-            Err(error) = connection => Err(error.to_string()),
-        }
+        let headers: Vec<(String, String)> = get.http_headers.iter().flatten().map(|h| (h.name.clone(), h.value.clone())).collect();
+        let to = SocketAddr::new(self.context.address.into(), port);
+        let (status, _) = crate::http::get(&self.context.node, to, get.path.as_deref().unwrap_or("/"), &headers).await?;
+        if (200..400).contains(&status) { Ok(()) } else { Err(format!("status {status}")) }
     }
 
     /// A command in the container; exit code 0 is a success.

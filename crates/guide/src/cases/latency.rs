@@ -1,0 +1,50 @@
+//! Case `latency`: open loop at a fixed rate, the modes in turn.
+
+use crate::stage::{Mode, Stage, StageError};
+use crate::verdict::Latency;
+use trysail_load::result::Summary;
+
+/// How it is run.
+#[derive(Clone, Copy, Debug)]
+pub struct Plan {
+    /// Requests a second.
+    pub qps: u32,
+    /// Connections.
+    pub connections: u32,
+    /// Rounds of each mode.
+    pub rounds: u32,
+    /// Seconds of each round.
+    pub seconds: u32,
+}
+
+/// Measures all modes, a round of each in turn; `progress` hears of each round that has ended.
+pub fn run(stage: &Stage, plan: Plan, mut progress: impl FnMut(Mode)) -> Result<Vec<(Mode, Latency)>, StageError> {
+    let mut out: Vec<(Mode, Latency)> = Mode::ALL.iter().map(|mode| (*mode, Latency::default())).collect();
+    for mode in Mode::ALL {
+        // Certificates, connections and caches are warm before anything is counted.
+        round(stage, mode, Plan { seconds: 1, ..plan })?;
+    }
+    for _ in 0..plan.rounds {
+        for (mode, total) in &mut out {
+            let summary = round(stage, *mode, plan)?;
+            total.p50_rounds.push(summary.histogram.percentile_ms(50.0));
+            total.histogram.merge(&summary.histogram);
+            total.sockets += summary.sockets;
+            for (code, count) in &summary.codes {
+                *total.codes.entry(*code).or_default() += count;
+            }
+            progress(*mode);
+        }
+    }
+    Ok(out)
+}
+
+fn round(stage: &Stage, mode: Mode, plan: Plan) -> Result<Summary, StageError> {
+    let (qps, connections, length) = (plan.qps.to_string(), plan.connections.to_string(), format!("{}s", plan.seconds));
+    let command =
+        ["fortio", "load", "-qps", &qps, "-t", &length, "-c", &connections, "-json", "-", "-allow-initial-errors", "http://echo:8080/"];
+    let output = stage.client(mode.namespace(), &command)?;
+    let value = serde_json::from_str(&output.stdout).unwrap_or_default();
+    Summary::from_json(&value)
+        .ok_or_else(|| StageError::Refused(format!("{}: the load generator gave no result: {}", mode.title(), output.stderr.trim())))
+}

@@ -1,0 +1,4 @@
+//! The cases, one file each.
+
+pub mod latency;
+pub mod mtls;

@@ -1,0 +1,31 @@
+//! The report: for the terminal and as JSON.
+
+pub mod json;
+pub mod terminal;
+
+use crate::cases::latency::Plan;
+use crate::stage::Mode;
+use crate::verdict::{Latency, Mtls};
+
+/// Everything that was measured.
+pub struct Results {
+    /// Profile.
+    pub profile: &'static str,
+    /// How latency was measured.
+    pub plan: Plan,
+    /// Case `mtls`.
+    pub mtls: Vec<(Mode, Mtls)>,
+    /// Case `latency`.
+    pub latency: Vec<(Mode, Latency)>,
+    /// What is not as it must be.
+    pub wrong: Vec<String>,
+    /// Length of the whole run, seconds.
+    pub seconds: f64,
+}
+
+impl Results {
+    /// The baseline's latency.
+    pub fn baseline(&self) -> Option<&Latency> {
+        self.latency.iter().find(|(mode, _)| *mode == Mode::None).map(|(_, l)| l)
+    }
+}

@@ -1,0 +1,51 @@
+//! The tables on the terminal.
+
+use super::Results;
+use crate::stage::Mode;
+use crate::verdict::{overhead, stands_out};
+use std::fmt::Write;
+use trysail_lab::output::table;
+
+/// The whole report.
+pub fn text(results: &Results) -> String {
+    let mut out = String::new();
+    let yes_no = |value: bool, yes: &str, no: &str| if value { yes } else { no }.to_owned();
+    let mut rows = vec![["MUTUAL TLS", "plaintext from outside", "in the mesh", "payload on the wire", "caller proven as", "one root"].map(str::to_owned).to_vec()];
+    for (mode, m) in &results.mtls {
+        rows.push(vec![
+            mode.title().to_owned(),
+            yes_no(m.plaintext_blocked, "blocked", "answered"),
+            m.in_mesh_code.to_string(),
+            yes_no(m.marker_on_wire, "readable", "not readable"),
+            m.client_id.clone().unwrap_or_else(|| "-".to_owned()),
+            m.same_root.map_or_else(|| "-".to_owned(), |same| yes_no(same, "yes", "no")),
+        ]);
+    }
+    writeln!(out, "{}", table(&rows)).unwrap_or_default();
+    let mut rows = vec![["LATENCY (ms)", "P50", "P75", "P90", "P99", "P99.9", "over no mesh", "P50 of rounds", "answers"].map(str::to_owned).to_vec()];
+    for (mode, l) in &results.latency {
+        let p = |percentile| format!("{:.3}", l.histogram.percentile_ms(percentile));
+        let over = match results.baseline() {
+            Some(baseline) if *mode != Mode::None => {
+                let note = if stands_out(baseline, l) { "" } else { " (within the spread)" };
+                format!("{:+.3}{note}", overhead(baseline, l))
+            }
+            _ => "-".to_owned(),
+        };
+        let (low, high) = l.spread();
+        let codes: Vec<String> = l.codes.iter().map(|(c, n)| format!("{n}x{c}")).collect();
+        rows.push(vec![mode.title().to_owned(), p(50.0), p(75.0), p(90.0), p(99.0), p(99.9), over, format!("{low:.3}..{high:.3}"), codes.join(" ")]);
+    }
+    out.push_str(&table(&rows));
+    let plan = results.plan;
+    writeln!(
+        out,
+        "\nProfile {}: {} requests/s over {} connections, open loop, {} rounds of {} s a mode, in turn; two nodes on this machine; {:.0} s in all.",
+        results.profile, plan.qps, plan.connections, plan.rounds, plan.seconds, results.seconds
+    )
+    .unwrap_or_default();
+    for line in &results.wrong {
+        writeln!(out, "NOT AS IT MUST BE: {line}").unwrap_or_default();
+    }
+    out
+}

@@ -114,16 +114,18 @@ impl Images {
         let base = Path::new(program).file_name()?.to_str()?.to_owned();
         let absolute = Path::new(program);
         let path = if absolute.is_absolute() && is_executable(absolute) { Some(absolute.to_owned()) } else { on_path(&base) };
-        let own = (base == "fortio").then(|| self.own.clone());
+        let own = (base == "fortio").then(|| PathBuf::from(OWN));
         Some(Program { path: path.or(own)?, arg0: base, args })
     }
 
-    /// This binary.
+    /// This binary, as this machine sees it.
     pub fn own(&self) -> &Path {
         &self.own
     }
 }
 
+/// This binary, as pods see it.
+pub const OWN: &str = "/.trysail/bin/trysail";
 /// The PATH of pods.
 pub const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
@@ -156,8 +158,8 @@ mod tests {
             images.program(image, &list(command), &list(args)).map(|p| (p.path.file_name().unwrap().to_owned(), p.args))
         };
         assert_eq!(run("acme/app:2", &[], &["5"]).unwrap().1, ["5"]);
-        assert_eq!(run("fortio/fortio", &[], &["server"]).unwrap(), ("own".into(), vec!["server".to_owned()]));
-        assert_eq!(run("fortio/fortio", &["/usr/bin/fortio"], &["server"]).unwrap().0, "own");
+        assert_eq!(run("fortio/fortio", &[], &["server"]).unwrap(), ("trysail".into(), vec!["server".to_owned()]));
+        assert_eq!(run("fortio/fortio", &["/usr/bin/fortio"], &["server"]).unwrap().0, "trysail");
         assert_eq!(run("acme/other", &[], &[]), Err(ImageError::Unmapped("acme/other".into())));
         assert!(matches!(run("acme/app", &["no-such-program"], &[]), Err(ImageError::NoProgram { .. })));
         assert!(Images::new(&["nonsense".into()], "/own".into()).is_err());

@@ -100,14 +100,19 @@ impl Task {
     async fn pause(&mut self, starts: u32) -> bool {
         let pause = if starts <= 1 { Duration::ZERO } else { BACKOFF.0.saturating_mul(1 << (starts - 2).min(5)).min(BACKOFF.1) };
         if !pause.is_zero() {
-            self.report.send_modify(|v| v.waiting = "CrashLoopBackOff".to_owned());
+            // Why it could not be started at all says more.
+            self.report.send_modify(|v| {
+                if v.waiting.is_empty() {
+                    "CrashLoopBackOff".clone_into(&mut v.waiting);
+                }
+            });
         }
         tokio::time::timeout(pause, self.stop.wait_for(Option::is_some)).await.is_err()
     }
 
     fn start(&self) -> Result<Child, String> {
         let start = self.context.start(&self.container)?;
-        let view = self.context.view(&self.container).map_err(|e| e.to_string())?;
+        let view = self.context.view(&self.container, &start.program.path).map_err(|e| e.to_string())?;
         let mut child = spawn::container(&self.context.ns, view, &start).map_err(|e| format!("{}: {e}", start.program.path.display()))?;
         if let Some(output) = self.context.outputs.get(&self.container.name) {
             if let Some(stdout) = child.stdout.take() {

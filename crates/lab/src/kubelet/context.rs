@@ -1,6 +1,6 @@
 //! What a pod's tasks share, and what they tell of it.
 
-use crate::images::{Images, PATH};
+use crate::images::{Images, OWN, PATH};
 use crate::rootfs::View;
 use crate::spawn::{Output, Start};
 use std::collections::BTreeMap;
@@ -165,10 +165,9 @@ impl Context {
     /// Files that every container of the pod sees.
     pub fn write_files(&self) -> io::Result<()> {
         std::fs::create_dir_all(self.dir.join("bin"))?;
-        let fortio = self.dir.join("bin/fortio");
-        if !fortio.exists() {
-            std::os::unix::fs::symlink(self.images.own(), fortio)?;
-        }
+        // This binary is mounted over an empty file: wherever it lies, pods find it here, also under the name it stands in for.
+        std::fs::write(self.dir.join("bin/trysail"), "")?;
+        std::os::unix::fs::symlink("trysail", self.dir.join("bin/fortio"))?;
         let namespace = self.namespace();
         let search = format!("{namespace}.svc.cluster.local svc.cluster.local cluster.local");
         std::fs::write(self.dir.join("resolv.conf"), format!("nameserver {}\nsearch {search}\noptions ndots:5\n", crate::world::RESOLVER))?;
@@ -204,15 +203,19 @@ impl Context {
         self.dir.join("volumes").join(name)
     }
 
-    /// A container's view of the file system.
-    pub fn view(&self, container: &Container) -> io::Result<View> {
+    /// A container's view of the file system, with `program` in it even where pods have folders of their own.
+    pub fn view(&self, container: &Container, program: &Path) -> io::Result<View> {
         let root = self.dir.join("root").join(&container.name);
         std::fs::create_dir_all(&root)?;
         let mut mounts = vec![
             (PathBuf::from("/etc/hosts"), self.dir.join("hosts"), true),
             (PathBuf::from("/etc/resolv.conf"), self.dir.join("resolv.conf"), true),
             (PathBuf::from("/.trysail/bin"), self.dir.join("bin"), false),
+            (PathBuf::from(OWN), self.images.own().to_owned(), false),
         ];
+        if ["/tmp", "/run"].iter().any(|own| program.starts_with(own)) {
+            mounts.push((program.to_owned(), program.to_owned(), false));
+        }
         for mount in container.volume_mounts.iter().flatten() {
             let mut source = self.volume_dir(&mount.name);
             if let Some(sub) = mount.sub_path.as_ref().filter(|s| !s.contains("..")) {

@@ -108,11 +108,11 @@ pub enum Verb {
         #[arg(long)]
         overwrite: bool,
     },
-    /// The mesh's own processes: list, logs, stop, start, restart.
+    /// The mesh's own processes: list, logs, stop, start, restart; or get NODE:PORT/PATH, e.g. node-1:15000/config_dump.
     System {
-        /// list, logs, stop, start or restart.
+        /// list, logs, stop, start, restart or get.
         action: String,
-        /// Which, e.g. proxy-node-1.
+        /// Which, e.g. proxy-node-1 or node-1:15020/metrics.
         #[arg(default_value = "")]
         process: String,
     },
@@ -248,6 +248,7 @@ pub fn run(common: &Common, verb: Verb) -> Result<i32, CliError> {
             let changes: BTreeMap<_, _> = changes.iter().map(change).collect();
             Ok(lines(&ask(&Request::Label { which: which(&what, namespace, None)?, changes, overwrite })?))
         }
+        Verb::System { action, process } if action == "get" => node_get(lab, &process),
         Verb::System { action, process } => system(&ask(&Request::System { action, name: process })?),
         Verb::Top => top(&ask(&Request::Account)?),
     }
@@ -418,6 +419,15 @@ fn system(answer: &Answer) -> Result<i32, CliError> {
         return Ok(said(answer));
     }
     Ok(lines(answer))
+}
+
+fn node_get(lab: &str, what: &str) -> Result<i32, CliError> {
+    let parts = what.split_once(':').and_then(|(node, rest)| rest.split_once('/').map(|(port, path)| (node, port, path)));
+    let (node, port, path) = parts.ok_or_else(|| CliError::Words(format!("error: {what:?} is not NODE:PORT/PATH")))?;
+    let port = port.parse().map_err(|_| CliError::Words(format!("error: {port:?} is no port")))?;
+    let answer = api::ask(lab, &Request::NodeGet { node: node.to_owned(), port, path: format!("/{path}") }, &[])?;
+    print!("{}", answer.value.get("body").and_then(Value::as_str).unwrap_or_default());
+    Ok(said(&answer))
 }
 
 fn top(answer: &Answer) -> Result<i32, CliError> {

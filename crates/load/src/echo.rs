@@ -17,10 +17,13 @@ use trysail_base::tasks::Tasks;
 const MOST_BYTES: usize = 64 << 20;
 const LONGEST: Duration = Duration::from_secs(30);
 
-/// Serves HTTP/1.1 and HTTP/2 (prior knowledge) on `listener` until the tasks stop.
-pub async fn serve(listener: TcpListener, tasks: &Tasks) {
+/// Serves HTTP/1.1 and HTTP/2 (prior knowledge) on `listener` until the tasks stop; with `log`, says where each connection came from.
+pub async fn serve(listener: TcpListener, log: bool, tasks: &Tasks) {
     loop {
         let Ok((stream, peer)) = listener.accept().await else { continue };
+        if log {
+            println!("connection from {peer}");
+        }
         if stream.set_nodelay(true).is_err() {
             continue;
         }
@@ -106,7 +109,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let owner = tasks.clone();
-        tasks.spawn(async move { serve(listener, &owner).await });
+        tasks.spawn(async move { serve(listener, false, &owner).await });
         let mut connection = Connection::new(&tasks);
         for (path, code) in [("/", 200), ("/fortio/", 200), ("/?status=503", 503), ("/?size=100000&delay=1ms", 200)] {
             let template = Template::new(&format!("http://{address}{path}"), &[], Bytes::new(), Duration::from_secs(5)).unwrap();

@@ -13,11 +13,13 @@ const KNOWN: &[Known] = &[
     ("grpc-port", true),
     ("tcp-port", true),
     ("udp-port", true),
+    ("log-connections", false),
     ("h", false),
     ("help", false),
 ];
-const USAGE: &str = "usage: trysail echo [-http-port PORT]
-  -http-port PORT   port, or address:port (default 8080)
+const USAGE: &str = "usage: trysail echo [-http-port PORT] [-log-connections]
+  -http-port PORT    port, or address:port (default 8080)
+  -log-connections   say where each connection came from
 other ports of fortio's server are accepted as flags and not opened";
 
 /// Serves until SIGTERM.
@@ -36,7 +38,7 @@ pub fn run(words: Vec<String>) -> Result<ExitCode> {
         println!("HTTP server listening on {address}");
         let tasks = Tasks::default();
         tokio::select! {
-            () = trysail_load::echo::serve(listener, &tasks) => {}
+            () = trysail_load::echo::serve(listener, flags.on("log-connections"), &tasks) => {}
             () = terminated() => {}
         }
         Ok(ExitCode::SUCCESS)

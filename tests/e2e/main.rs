@@ -1,0 +1,41 @@
+//! Promises, kept by the real binary in real namespaces: one file a promise. As root every test runs twice, as root and as an
+//! unprivileged user; otherwise once, as the user at hand.
+//!
+//! The same executable is the tool that runs inside pods: `e2e tool …`.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
+
+mod access;
+mod churn;
+mod control;
+mod lab;
+mod messages;
+mod peers;
+mod support;
+mod tool;
+mod traffic;
+
+use libtest_mimic::{Arguments, Trial};
+use support::User;
+
+fn main() {
+    let args: Vec<String> = std::env::args().collect();
+    if args.get(1).map(String::as_str) == Some("tool") {
+        return tool::run(args.get(2..).unwrap_or_default());
+    }
+    let mut arguments = Arguments::from_args();
+    // Two cores: labs side by side would only wait for each other.
+    arguments.test_threads = Some(1);
+    let tests: Vec<(&str, fn(User))> = [access::TESTS, churn::TESTS, control::TESTS, lab::TESTS, messages::TESTS, peers::TESTS, traffic::TESTS].concat();
+    let users = if nix::unistd::geteuid().is_root() { vec![User::Root, User::Nobody] } else { vec![User::Own] };
+    let mut trials = Vec::new();
+    for (name, test) in tests {
+        for user in &users {
+            let user = *user;
+            trials.push(Trial::test(format!("{name} ({user:?})"), move || {
+                test(user);
+                Ok(())
+            }));
+        }
+    }
+    libtest_mimic::run(&arguments, trials).exit();
+}

@@ -1,0 +1,52 @@
+//! What is wrong with an input is said with file, line, field and cure, before anything starts.
+
+use crate::support::*;
+use std::process::Stdio;
+
+pub const TESTS: &[(&str, fn(User))] = &[("wrong_manifests_are_refused_with_a_clear_message", manifests), ("a_mode_that_is_not_there_stops_its_pods_and_says_so", modes)];
+
+fn said(user: User, manifest: &str, flags: &[&str]) -> String {
+    let mut command = trysail(user);
+    let mut child = command
+        .args(["lab", "up", "--name", "never", "-f", "-"])
+        .args(flags)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    std::io::Write::write_all(&mut child.stdin.take().unwrap(), manifest.as_bytes()).unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+fn manifests(user: User) {
+    let good = echo("m", "web", 1);
+    let mut all = Vec::new();
+    for (manifest, flags) in [
+        ("kind: [\n".to_owned(), vec![]),
+        (good.replace("image: fortio/fortio", "image: acme/shop:1.2"), vec![]),
+        (good.clone(), vec!["--image", "fortio/fortio=no-such-program"]),
+        (good.clone(), vec!["--image", "nonsense"]),
+        (good.replace("replicas: 1", "replicas: one"), vec![]),
+        (good.replace("terminationGracePeriodSeconds: 2", "hostNetwork: true"), vec![]),
+        (good.replace("app: web}}\n  template", "app: other}}\n  template"), vec![]),
+        ("apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {name: x}\n".to_owned(), vec![]),
+    ] {
+        all.push(said(user, &manifest, &flags));
+    }
+    let mut settings = insta::Settings::clone_current();
+    settings.set_snapshot_path("snapshots");
+    settings.set_prepend_module_to_snapshot(false);
+    settings.bind(|| insta::assert_snapshot!("messages", all.join("\n")));
+}
+
+fn modes(user: User) {
+    let lab = up(user, "");
+    lab.apply(&[namespace("side", "istio-injection: enabled"), client("side", "default")].concat());
+    lab.until("the pod says why it waits", || {
+        let table = lab.lab(&["get", "pods", "-n", "side"]);
+        if table.contains("ModeUnavailable") { Ok(()) } else { Err(table) }
+    });
+}

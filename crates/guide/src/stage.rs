@@ -62,7 +62,7 @@ pub enum StageError {
     #[error("{0}")]
     Refused(String),
     /// A pipe.
-    #[error("{0}")]
+    #[error(transparent)]
     Io(#[from] std::io::Error),
     /// Something did not come about in time.
     #[error("{what} did not happen within {limit:?}; last seen: {last}")]

@@ -12,7 +12,7 @@ use trysail_api::ids::{SpiffeId, WorkloadUid};
 /// What connections are shared by. State is keyed by workload and identity; the address alone says nothing.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Key {
-    /// The calling workload.
+    /// The calling pod, by the uid under which its proxy serves it.
     pub source: WorkloadUid,
     /// Its identity.
     pub source_identity: SpiffeId,
@@ -63,7 +63,13 @@ impl Pool {
         let mut attempts = 0;
         loop {
             let (tunnel, slot) = shelf.tunnel(&dial).await?;
-            match tunnel.open(authority, headers.clone()).await {
+            let opened = tokio::time::timeout(crate::CONNECT_LIMIT, tunnel.open(authority, headers.clone())).await;
+            match opened.unwrap_or(Err(DialError::Timeout)) {
+                Err(DialError::Timeout) => {
+                    // A peer that has vanished does not say so; the next stream is not to wait for it too.
+                    tunnel.retire();
+                    return Err(DialError::Timeout);
+                }
                 Ok((read, write)) => return Ok(Pooled { read, write, slot }),
                 Err(DialError::Http2(error)) if attempts < 3 && !is_stream_refusal(&error) => {
                     // The connection is going away; nothing was sent on this stream, so another may carry it.

@@ -148,6 +148,7 @@ impl Pods {
             served.accepting.stop();
             let ended = served.pod.tasks.drain_open(DRAIN_LIMIT).await;
             tracing::debug!(pod = served.pod.name, ended, "released pod is drained");
+            shared.pool.close_where(|key| key.source.as_str() == served.pod.uid);
             shared.svids.release(&served.pod.identity);
         });
     }

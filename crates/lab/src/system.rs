@@ -45,7 +45,7 @@ pub enum SystemError {
     #[error(transparent)]
     Token(#[from] TokenError),
     /// Files.
-    #[error("{0}")]
+    #[error(transparent)]
     Io(#[from] std::io::Error),
     /// Namespaces.
     #[error(transparent)]

@@ -54,11 +54,11 @@ pub enum UpError {
     #[error("the lab did not start: {0}")]
     Start(String),
     /// This process.
-    #[error("{0}")]
+    #[error(transparent)]
     Io(#[from] io::Error),
     /// Options.
     #[error("{0}\n  help: {cure}", cure = .0.cure())]
-    Image(#[from] ImageError),
+    Image(ImageError),
     /// Options.
     #[error("--nodes must be between 1 and {}", world::MAX_NODES)]
     Nodes,
@@ -80,6 +80,12 @@ pub enum UpError {
     /// A stage was called by hand.
     #[error("this command is for the lab's own use")]
     Stage,
+}
+
+impl From<ImageError> for UpError {
+    fn from(error: ImageError) -> Self {
+        Self::Image(error)
+    }
 }
 
 /// A running lab that was started from here.

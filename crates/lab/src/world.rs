@@ -33,7 +33,7 @@ pub enum WorldError {
     #[error(transparent)]
     Nft(#[from] NftError),
     /// A setting or a socket.
-    #[error("{0}")]
+    #[error(transparent)]
     Io(#[from] std::io::Error),
     /// No address is left.
     #[error("node {0} has no address left for another pod")]
@@ -64,6 +64,17 @@ pub struct PodNet {
     pub address: Ipv4Addr,
     /// Where its namespace can be opened.
     pub path: PathBuf,
+    node: NetNs,
+    link: String,
+}
+
+impl PodNet {
+    /// Takes the pod's link, and with it its address, off the node. Whatever keeps the namespace alive is cut off.
+    pub fn detach(&self) -> Result<(), WorldError> {
+        let link = self.link.clone();
+        self.node.run_async(move || async move { Links::open()?.remove(&link).await })??;
+        Ok(nft::apply(&self.node, format!("delete element bridge guard pods {{ \"{}\" . {} }}\n", self.link, self.address))?)
+    }
 }
 
 /// What is needed to build a pod's network, taken from the node; used off the main task.
@@ -216,6 +227,6 @@ impl PodPlan {
             std::fs::create_dir_all(parent)?;
         }
         ns.bind(&self.path)?;
-        Ok(PodNet { ns, address, path: self.path })
+        Ok(PodNet { ns, address, path: self.path, node, link: self.link })
     }
 }

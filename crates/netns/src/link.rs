@@ -86,6 +86,11 @@ impl Links {
         Ok(())
     }
 
+    /// Removes a link, and a veth's other end with it.
+    pub async fn remove(&self, name: &str) -> Result<(), LinkError> {
+        self.0.link().del(self.index(name).await?).execute().await.map_err(refused(format!("removing {name}")))
+    }
+
     /// Gives a link an address.
     pub async fn add_address(&self, name: &str, address: Ipv4Addr, prefix: u8) -> Result<(), LinkError> {
         let index = self.index(name).await?;

@@ -16,8 +16,16 @@ impl Cluster {
         let Some(running) = self.pods.get_mut(uid) else { return };
         let key = running.key.clone();
         let before = std::mem::replace(&mut running.view, view.clone());
+        if view.ended && !before.ended
+            && let Some(link) = self.links.get(running.node)
+        {
+            link.agent.gone(uid).await;
+        }
         if view.gone {
-            return self.pod_gone(uid).await;
+            return self.pod_gone(uid);
+        }
+        if view.ended {
+            return;
         }
         if !view.reason.is_empty() && view.reason != before.reason {
             self.note(&key, &view.reason);
@@ -34,11 +42,8 @@ impl Cluster {
         self.tell_agent(uid).await;
     }
 
-    async fn pod_gone(&mut self, uid: &str) {
+    fn pod_gone(&mut self, uid: &str) {
         let Some(running) = self.pods.remove(uid) else { return };
-        if let Some(link) = self.links.get(running.node) {
-            link.agent.gone(uid).await;
-        }
         if let Some(node) = self.nodes.get_mut(running.node)
             && !running.address.is_unspecified()
         {
@@ -50,7 +55,7 @@ impl Cluster {
 
     /// Tells the agent of a pod whose network is there, if there is something new to tell.
     pub(super) async fn tell_agent(&mut self, uid: &str) {
-        let Some(running) = self.pods.get(uid) else { return };
+        let Some(running) = self.pods.get(uid).filter(|r| !r.view.ended) else { return };
         let (Some(address), Some(Object::Pod(pod))) = (running.view.address, self.store.get(&running.key)) else { return };
         let namespace = trysail_api::ObjectKey::new(trysail_api::Kind::Namespace, "", &running.key.namespace);
         let namespace_labels = self.store.get(&namespace).map(|n| n.meta().labels.clone().unwrap_or_default());

@@ -54,7 +54,9 @@ pub struct PodView {
     pub containers: Vec<ContainerView>,
     /// Why it does not get on; empty when it does.
     pub reason: String,
-    /// All processes have ended and nothing of it is left.
+    /// All processes have ended; its network is still there.
+    pub ended: bool,
+    /// Nothing of it is left.
     pub gone: bool,
 }
 

@@ -50,6 +50,8 @@ pub struct PodTask {
     pub context: Arc<OnceLock<Arc<Context>>>,
 }
 
+/// How long a pod's network outlives its processes.
+const GOODBYE: Duration = Duration::from_millis(200);
 /// How often and how long a pod's left-overs are looked for at its end.
 const CLEAN: (u32, Duration) = (50, Duration::from_millis(10));
 
@@ -95,6 +97,20 @@ impl PodTask {
         }
         if self.stop.borrow().is_none() {
             let _ = self.stop.wait_for(Option::is_some).await;
+        }
+        if let Ok(inode) = net.ns.inode() {
+            kill_inside(inode);
+        }
+        // The node proxy says goodbye to the pod's peers while its network is still there.
+        view.ended = true;
+        self.tell(&view).await;
+        tokio::time::sleep(GOODBYE).await;
+        let net = Arc::new(net);
+        let detached = net.clone();
+        match tokio::task::spawn_blocking(move || detached.detach()).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::error!(uid = self.uid, %error, "a pod's link could not be removed"),
+            Err(error) => tracing::error!(uid = self.uid, %error, "a pod's link was not removed"),
         }
         clean(&net).await;
         tasks.stop();
@@ -235,11 +251,8 @@ impl PodTask {
     }
 }
 
-/// Ends what is left in the pod's namespace and takes its path away.
+/// Takes the path of the pod's namespace away.
 async fn clean(net: &PodNet) {
-    if let Ok(inode) = net.ns.inode() {
-        kill_inside(inode);
-    }
     let path = net.path.clone();
     for _ in 0..CLEAN.0 {
         if !path.exists() {

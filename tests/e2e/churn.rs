@@ -2,7 +2,7 @@
 
 use crate::support::*;
 
-pub const TESTS: &[(&str, fn(User))] = &[
+pub const TESTS: &[Test] = &[
     ("a_namespace_enters_and_leaves_the_mesh_under_load_without_a_failed_request", flips),
     ("certificates_rotate_under_load_without_a_failed_request", rotation),
     ("an_address_that_changes_hands_carries_no_identity_over", reuse),
@@ -17,7 +17,12 @@ fn flips(user: User) {
     let lab = up(user, &manifests);
     let names = || lab.lab(&["get", "pods", "-n", "m", "-o", "name"]);
     let before = names();
-    let opened = || lab.metrics("m", "web").lines().filter(|l| l.starts_with("istio_tcp_connections_opened_total") && l.contains("mutual_tls")).count();
+    let opened = || {
+        lab.metrics("m", "web")
+            .lines()
+            .filter(|l| l.starts_with("istio_tcp_connections_opened_total") && l.contains("mutual_tls"))
+            .count()
+    };
     for keepalive in ["", "new"] {
         let url = if keepalive.is_empty() { "http://web/" } else { "http://web/?size=10" };
         let run = lab.under_load(("m", "client", url), || {
@@ -30,7 +35,17 @@ fn flips(user: User) {
                     });
                 }
                 // New connections go through the mesh now.
-                assert_eq!(only(&lab.load("m", "client", &["-n", "40", "-c", "2", "-qps", "0", "-keepalive=false", "http://web/"]), "200"), 40);
+                assert_eq!(
+                    only(
+                        &lab.load(
+                            "m",
+                            "client",
+                            &["-n", "40", "-c", "2", "-qps", "0", "-keepalive=false", "http://web/"]
+                        ),
+                        "200"
+                    ),
+                    40
+                );
                 assert!(opened() > 0);
                 lab.lab(&["label", "namespace", "m", "istio.io/dataplane-mode-"]);
                 for app in ["web", "client"] {
@@ -39,7 +54,17 @@ fn flips(user: User) {
                         other => Err(other),
                     });
                 }
-                assert_eq!(only(&lab.load("m", "client", &["-n", "40", "-c", "2", "-qps", "0", "-keepalive=false", "http://web/"]), "200"), 40);
+                assert_eq!(
+                    only(
+                        &lab.load(
+                            "m",
+                            "client",
+                            &["-n", "40", "-c", "2", "-qps", "0", "-keepalive=false", "http://web/"]
+                        ),
+                        "200"
+                    ),
+                    40
+                );
             }
         });
         assert!(only(&run, "200") > 0);
@@ -58,7 +83,8 @@ fn rotation(user: User) {
     let lab = up_with(user, &manifests, &["--cert-ttl", "6"]);
     let node = lab.pod("m", "client", "spec.nodeName");
     let serial = || {
-        let dump: serde_json::Value = serde_json::from_str(&lab.lab(&["system", "get", &format!("{node}:15000/config_dump")])).unwrap();
+        let dump: serde_json::Value =
+            serde_json::from_str(&lab.lab(&["system", "get", &format!("{node}:15000/config_dump")])).unwrap();
         let all = dump["certificates"].as_array().unwrap().clone();
         all.iter().find(|c| c["identity"] == "spiffe://cluster.local/ns/m/sa/default").unwrap()["certChain"][0]["serialNumber"].to_string()
     };
@@ -67,7 +93,17 @@ fn rotation(user: User) {
         for _ in 0..3 {
             let before = serial();
             lab.until("the certificate is renewed", || {
-                assert_eq!(only(&lab.load("m", "client", &["-n", "10", "-c", "2", "-qps", "0", "-keepalive=false", "http://web/"]), "200"), 10);
+                assert_eq!(
+                    only(
+                        &lab.load(
+                            "m",
+                            "client",
+                            &["-n", "10", "-c", "2", "-qps", "0", "-keepalive=false", "http://web/"]
+                        ),
+                        "200"
+                    ),
+                    10
+                );
                 let now = serial();
                 if now == before { Err(now) } else { Ok(()) }
             });
@@ -94,7 +130,23 @@ fn reuse(user: User) {
     let manifests = [namespace("m", AMBIENT), echo("m", "web", 1), pod("one", "first"), policy.to_owned()].concat();
     let lab = up(user, &manifests);
     let call = |name: &str| {
-        let output = lab.try_lab(&["exec", "-n", "m", name, "--", "fortio", "load", "-allow-initial-errors", "-n", "1", "-c", "1", "-json", "-", "http://web/"]);
+        let output = lab.try_lab(&[
+            "exec",
+            "-n",
+            "m",
+            name,
+            "--",
+            "fortio",
+            "load",
+            "-allow-initial-errors",
+            "-n",
+            "1",
+            "-c",
+            "1",
+            "-json",
+            "-",
+            "http://web/",
+        ]);
         let value: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
         value["RetCodes"].as_object().and_then(|c| c.keys().next().cloned()).unwrap_or_default()
     };

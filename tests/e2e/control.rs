@@ -2,7 +2,7 @@
 
 use crate::support::*;
 
-pub const TESTS: &[(&str, fn(User))] = &[
+pub const TESTS: &[Test] = &[
     ("traffic_goes_on_without_the_control_plane_and_state_reconverges_after_it", control_plane),
     ("an_agent_that_restarts_changes_nothing_and_new_pods_are_captured_again", agent),
     ("without_a_node_proxy_traffic_stops_and_comes_back_with_it", proxy),
@@ -26,7 +26,13 @@ fn control_plane(user: User) {
     let run = lab.under_load(("m", "client", "http://web/"), || {
         lab.lab(&["system", "stop", "control"]);
         // Kept and new connections, and what is refused stays refused.
-        assert_eq!(only(&lab.load("m", "client", &["-n", "40", "-c", "4", "-qps", "0", "-keepalive=false", "http://web/"]), "200"), 40);
+        assert_eq!(
+            only(
+                &lab.load("m", "client", &["-n", "40", "-c", "4", "-qps", "0", "-keepalive=false", "http://web/"]),
+                "200"
+            ),
+            40
+        );
         assert_eq!(lab.call("outside", "client", "http://web.m/"), -1);
         // What changes meanwhile is in effect once it is back.
         lab.lab(&["delete", "peerauthentication", "-n", "m", "default"]);
@@ -35,12 +41,19 @@ fn control_plane(user: User) {
         lab.until_call(("outside", "client"), "http://web.m/", 200);
         lab.lab(&["rollout", "status", "-n", "m", "deployment/web"]);
         lab.lab(&["system", "restart", "control"]);
-        assert_eq!(only(&lab.load("m", "client", &["-n", "40", "-c", "4", "-qps", "0", "-keepalive=false", "http://web/"]), "200"), 40);
+        assert_eq!(
+            only(
+                &lab.load("m", "client", &["-n", "40", "-c", "4", "-qps", "0", "-keepalive=false", "http://web/"]),
+                "200"
+            ),
+            40
+        );
     });
     assert!(only(&run, "200") > 0);
     let node = lab.pod("m", "client", "spec.nodeName");
     lab.until("the proxy knows three endpoints", || {
-        let dump: serde_json::Value = serde_json::from_str(&lab.lab(&["system", "get", &format!("{node}:15000/config_dump")])).unwrap();
+        let dump: serde_json::Value =
+            serde_json::from_str(&lab.lab(&["system", "get", &format!("{node}:15000/config_dump")])).unwrap();
         let services = dump["services"].as_array().unwrap().clone();
         let web = services.iter().find(|s| s["name"] == "web").cloned().unwrap_or_default();
         let healthy = web["endpoints"].as_object().map(|e| e.values().filter(|e| e["status"] == "Healthy").count());

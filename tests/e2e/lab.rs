@@ -2,7 +2,7 @@
 
 use crate::support::*;
 
-pub const TESTS: &[(&str, fn(User))] = &[
+pub const TESTS: &[Test] = &[
     ("the_verbs_work_as_kubectls_do", verbs),
     ("containers_start_live_and_end_as_the_kubelet_has_them", lives),
     ("nothing_is_left_of_a_lab_that_is_killed", killed),
@@ -21,13 +21,19 @@ fn verbs(user: User) {
     assert_eq!(lab.exec("m", "client", &["no-such-command"]).0, 127);
     assert!(lab.lab(&["logs", "-n", "m", &name, "-c", "main", "--tail", "1000"]).contains("listening"));
     lab.lab(&["label", "pod", &name, "-n", "m", "color=red"]);
-    assert!(!lab.try_lab(&["label", "pod", &name, "-n", "m", "color=blue"]).status.success(), "a label is not replaced unasked");
+    assert!(
+        !lab.try_lab(&["label", "pod", &name, "-n", "m", "color=blue"]).status.success(),
+        "a label is not replaced unasked"
+    );
     assert_eq!(lab.lab(&["get", "pods", "-n", "m", "-l", "color=red", "-o", "name"]).trim(), format!("pod/{name}"));
 
     // A rollout replaces every pod; status waits for it.
     let before = lab.lab(&["get", "pods", "-n", "m", "-l", "app=web", "-o", "name"]);
     lab.lab(&["rollout", "restart", "-n", "m", "deployment/web"]);
-    assert!(lab.lab(&["rollout", "status", "-n", "m", "deployment/web", "--timeout", "60s"]).contains("successfully rolled out"));
+    assert!(
+        lab.lab(&["rollout", "status", "-n", "m", "deployment/web", "--timeout", "60s"])
+            .contains("successfully rolled out")
+    );
     lab.until("the old pods are gone", || {
         let now = lab.lab(&["get", "pods", "-n", "m", "-l", "app=web", "-o", "name"]);
         if now.lines().count() == 2 && now.lines().all(|l| !before.contains(l)) { Ok(()) } else { Err(now) }
@@ -38,7 +44,10 @@ fn verbs(user: User) {
         if left.is_empty() { Ok(()) } else { Err(left) }
     });
     let missing = lab.try_lab(&["get", "pod", "nobody", "-n", "m"]);
-    assert_eq!(String::from_utf8_lossy(&missing.stderr).trim(), "Error from server (NotFound): pods \"nobody\" not found");
+    assert_eq!(
+        String::from_utf8_lossy(&missing.stderr).trim(),
+        "Error from server (NotFound): pods \"nobody\" not found"
+    );
 }
 
 fn lives(user: User) {
@@ -79,11 +88,16 @@ spec:
     assert_eq!(run("echo $COLOR"), "green");
     assert_eq!(run("echo $IP"), lab.pod("default", "life", "status.podIP"));
     assert!(lab.lab(&["logs", "life", "-c", "main"]).contains("prepared"));
-    let restarts = |index: usize| lab.lab(&["get", "pod", "life", "-o", &format!("jsonpath={{.status.containerStatuses[{index}].restartCount}}")]);
+    let restarts = |index: usize| {
+        lab.lab(&["get", "pod", "life", "-o", &format!("jsonpath={{.status.containerStatuses[{index}].restartCount}}")])
+    };
     lab.until("the failed container is started again", || if restarts(1) == "1" { Ok(()) } else { Err(restarts(1)) });
     assert_eq!(restarts(2), "0");
     run("touch /shared/sick");
-    lab.until("the unhealthy container is started again", || if restarts(2) != "0" { Ok(()) } else { Err(restarts(2)) });
+    lab.until(
+        "the unhealthy container is started again",
+        || if restarts(2) != "0" { Ok(()) } else { Err(restarts(2)) },
+    );
     assert_eq!(restarts(0), "0");
     // preStop, then SIGTERM; the container ends by itself well before the grace period does.
     run("rm /shared/sick");
@@ -101,9 +115,18 @@ spec:
 
 fn killed(user: User) {
     let lab = up(user, &[namespace("m", AMBIENT), echo("m", "web", 2)].concat());
-    let links = || std::fs::read_to_string("/proc/net/dev").unwrap().lines().map(|l| l.split(':').next().unwrap().to_owned()).collect::<Vec<_>>();
+    let links = || {
+        std::fs::read_to_string("/proc/net/dev")
+            .unwrap()
+            .lines()
+            .map(|l| l.split(':').next().unwrap().to_owned())
+            .collect::<Vec<_>>()
+    };
     let mounts = || std::fs::read_to_string("/proc/self/mounts").unwrap();
-    assert!(!mounts().contains("trysail") && !links().iter().any(|l| l.contains("node-")), "nothing of the lab shows outside");
+    assert!(
+        !mounts().contains("trysail") && !links().iter().any(|l| l.contains("node-")),
+        "nothing of the lab shows outside"
+    );
     let mark = lab.name.clone();
     let ours = || {
         let entries = std::fs::read_dir("/proc").unwrap().flatten();
@@ -113,11 +136,17 @@ fn killed(user: User) {
     let pid = i32::try_from(lab.host_pid()).unwrap();
     let inside = std::fs::read_dir("/proc").unwrap().flatten();
     let namespace = std::fs::read_link(format!("/proc/{pid}/ns/pid")).unwrap();
-    let in_lab: Vec<_> = inside.filter(|e| std::fs::read_link(e.path().join("ns/pid")).is_ok_and(|n| n == namespace)).map(|e| e.path()).collect();
+    let in_lab: Vec<_> = inside
+        .filter(|e| std::fs::read_link(e.path().join("ns/pid")).is_ok_and(|n| n == namespace))
+        .map(|e| e.path())
+        .collect();
     assert!(in_lab.len() > 6, "{in_lab:?}");
     nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGKILL).unwrap();
     lab.until("every process is gone", || {
-        let left = in_lab.iter().filter(|p| std::fs::read_to_string(p.join("stat")).is_ok_and(|s| !s.contains(") Z "))).count();
+        let left = in_lab
+            .iter()
+            .filter(|p| std::fs::read_to_string(p.join("stat")).is_ok_and(|s| !s.contains(") Z ")))
+            .count();
         // `lab up --foreground` itself carries the name, and ends too.
         if left == 0 && ours() <= 1 { Ok(()) } else { Err(format!("{left} processes")) }
     });

@@ -7,6 +7,7 @@
 mod access;
 mod churn;
 mod control;
+mod guide;
 mod lab;
 mod messages;
 mod peers;
@@ -15,7 +16,7 @@ mod tool;
 mod traffic;
 
 use libtest_mimic::{Arguments, Trial};
-use support::User;
+use support::{Test, User};
 
 fn main() {
     let args: Vec<String> = std::env::args().collect();
@@ -25,7 +26,17 @@ fn main() {
     let mut arguments = Arguments::from_args();
     // Two cores: labs side by side would only wait for each other.
     arguments.test_threads = Some(1);
-    let tests: Vec<(&str, fn(User))> = [access::TESTS, churn::TESTS, control::TESTS, lab::TESTS, messages::TESTS, peers::TESTS, traffic::TESTS].concat();
+    let tests: Vec<Test> = [
+        access::TESTS,
+        churn::TESTS,
+        control::TESTS,
+        guide::TESTS,
+        lab::TESTS,
+        messages::TESTS,
+        peers::TESTS,
+        traffic::TESTS,
+    ]
+    .concat();
     let users = if nix::unistd::geteuid().is_root() { vec![User::Root, User::Nobody] } else { vec![User::Own] };
     let mut trials = Vec::new();
     for (name, test) in tests {

@@ -3,7 +3,10 @@
 use crate::support::*;
 use std::process::Stdio;
 
-pub const TESTS: &[(&str, fn(User))] = &[("wrong_manifests_are_refused_with_a_clear_message", manifests), ("a_mode_that_is_not_there_stops_its_pods_and_says_so", modes)];
+pub const TESTS: &[Test] = &[
+    ("wrong_manifests_are_refused_with_a_clear_message", manifests),
+    ("a_mode_that_is_not_there_stops_its_pods_and_says_so", modes),
+];
 
 fn said(user: User, manifest: &str, flags: &[&str]) -> String {
     let mut command = trysail(user);

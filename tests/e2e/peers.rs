@@ -6,10 +6,17 @@ use std::time::{Duration, SystemTime};
 use trysail_api::ids::SpiffeId;
 use trysail_identity::ca::{Authority, request};
 
-pub const TESTS: &[(&str, fn(User))] = &[("peers_with_wrong_expired_or_foreign_certificates_are_refused", certificates)];
+pub const TESTS: &[Test] = &[("peers_with_wrong_expired_or_foreign_certificates_are_refused", certificates)];
 
 fn certificates(user: User) {
-    let manifests = [namespace("m", AMBIENT), namespace("raw", ""), echo("m", "web", 1), client("raw", "caller"), peer_authentication("m", "default", "{mtls: {mode: STRICT}}")].concat();
+    let manifests = [
+        namespace("m", AMBIENT),
+        namespace("raw", ""),
+        echo("m", "web", 1),
+        client("raw", "caller"),
+        peer_authentication("m", "default", "{mtls: {mode: STRICT}}"),
+    ]
+    .concat();
     let lab = up(user, &manifests);
     let ip = lab.pod("m", "web", "status.podIP");
     let scratch = PathBuf::from(format!("/proc/{}/root", lab.host_pid()));
@@ -22,14 +29,22 @@ fn certificates(user: User) {
         let identity: SpiffeId = id.parse().unwrap();
         let (key, csr) = request(&identity).unwrap();
         let chain = ca.sign(&csr, &identity, Duration::from_secs(60), at).unwrap().join("");
-        let (code, said) = lab.exec("raw", "client", &[tool(), "tool", "tunnel", &format!("{ip}:15008"), authority, id, &chain, &key, own.root_pem()]);
+        let (code, said) = lab.exec(
+            "raw",
+            "client",
+            &[tool(), "tool", "tunnel", &format!("{ip}:15008"), authority, id, &chain, &key, own.root_pem()],
+        );
         assert_eq!(code, 0, "{said}");
         said.trim().to_owned()
     };
     let (now, app) = (SystemTime::now(), format!("{ip}:8080"));
     let caller = "spiffe://cluster.local/ns/raw/sa/caller";
     assert_eq!(dial(&own, caller, now, &app), "open", "the workload at this address has this identity");
-    assert_eq!(dial(&own, "spiffe://cluster.local/ns/m/sa/default", now, &app), "refused 401 Unauthorized", "the certificate of another namespace");
+    assert_eq!(
+        dial(&own, "spiffe://cluster.local/ns/m/sa/default", now, &app),
+        "refused 401 Unauthorized",
+        "the certificate of another namespace"
+    );
     assert_eq!(dial(&own, caller, now - Duration::from_secs(3600), &app), "tls", "expired");
     assert_eq!(dial(&foreign, caller, now, &app), "tls", "another root");
     assert_eq!(dial(&own, "spiffe://other.domain/ns/raw/sa/caller", now, &app), "tls", "another trust domain");

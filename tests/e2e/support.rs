@@ -18,6 +18,9 @@ pub enum User {
     Own,
 }
 
+/// A test: its name, and what it does as a user.
+pub type Test = (&'static str, fn(User));
+
 /// Ids of `nobody`.
 const NOBODY: u32 = 65534;
 /// How long anything may take that should take a moment.
@@ -94,7 +97,10 @@ impl Drop for Lab {
                 let logs = self.try_lab(&["system", "logs", process]);
                 let text = String::from_utf8_lossy(&logs.stdout).into_owned();
                 let lines: Vec<&str> = text.lines().collect();
-                eprintln!("--- {process}\n{}", lines.get(lines.len().saturating_sub(15)..).unwrap_or_default().join("\n"));
+                eprintln!(
+                    "--- {process}\n{}",
+                    lines.get(lines.len().saturating_sub(15)..).unwrap_or_default().join("\n")
+                );
             }
         }
         self.try_lab(&["down"]);
@@ -119,7 +125,12 @@ impl Lab {
     /// Applies manifests.
     pub fn apply(&self, manifests: &str) {
         let mut command = trysail(self.user);
-        let mut child = command.args(["lab", "--name", &self.name, "apply", "-f", "-"]).stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+        let mut child = command
+            .args(["lab", "--name", &self.name, "apply", "-f", "-"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
         std::io::Write::write_all(&mut child.stdin.take().unwrap(), manifests.as_bytes()).unwrap();
         assert!(child.wait().unwrap().success());
     }
@@ -158,11 +169,37 @@ impl Lab {
     /// Runs `work` while a load runs in a pod; the load's JSON. The load goes on until `work` is done.
     pub fn under_load(&self, (namespace, deployment, url): (&str, &str, &str), work: impl FnOnce()) -> Value {
         let target = format!("deployment/{deployment}");
-        let command = ["exec", "-n", namespace, &target, "--", "fortio", "load", "-allow-initial-errors", "-json", "-", "-qps", "100", "-c", "8", "-t", "300s", url];
-        let child = trysail(self.user).arg("lab").args(["--name", &self.name]).args(command).stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
+        let command = [
+            "exec",
+            "-n",
+            namespace,
+            &target,
+            "--",
+            "fortio",
+            "load",
+            "-allow-initial-errors",
+            "-json",
+            "-",
+            "-qps",
+            "100",
+            "-c",
+            "8",
+            "-t",
+            "300s",
+            url,
+        ];
+        let child = trysail(self.user)
+            .arg("lab")
+            .args(["--name", &self.name])
+            .args(command)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
         // The load is under way when its pod's process is.
         self.until("the load runs", || {
-            let (_, list) = self.exec(namespace, deployment, &["sh", "-c", "cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' ' '"]);
+            let (_, list) =
+                self.exec(namespace, deployment, &["sh", "-c", "cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' ' '"]);
             list.contains("-t 300s").then_some(()).ok_or(list)
         });
         work();
@@ -219,7 +256,11 @@ impl Lab {
 /// The only status of a load's answers, and how many; panics when there were others.
 pub fn only(run: &Value, status: &str) -> u64 {
     let codes = run.get("RetCodes").unwrap().as_object().unwrap();
-    assert!(codes.len() == 1 && codes.contains_key(status), "answers: {codes:?}; last error: {:?}", run.get("LastError"));
+    assert!(
+        codes.len() == 1 && codes.contains_key(status),
+        "answers: {codes:?}; last error: {:?}",
+        run.get("LastError")
+    );
     codes[status].as_u64().unwrap()
 }
 
@@ -286,5 +327,7 @@ spec:
 
 /// A PeerAuthentication.
 pub fn peer_authentication(namespace: &str, name: &str, spec: &str) -> String {
-    format!("---\napiVersion: security.istio.io/v1\nkind: PeerAuthentication\nmetadata: {{name: {name}, namespace: {namespace}}}\nspec: {spec}\n")
+    format!(
+        "---\napiVersion: security.istio.io/v1\nkind: PeerAuthentication\nmetadata: {{name: {name}, namespace: {namespace}}}\nspec: {spec}\n"
+    )
 }

@@ -34,7 +34,9 @@ pub fn run(args: &[String]) {
             stream.read_to_end(&mut answer).unwrap();
             println!("{} bytes after 8", answer.len());
         }
-        ["tunnel", address, authority, identity, chain, key, root] => tunnel((address, authority), (identity, chain, key), root),
+        ["tunnel", address, authority, identity, chain, key, root] => {
+            tunnel((address, authority), (identity, chain, key), root)
+        }
         other => panic!("no such tool: {other:?}"),
     }
 }

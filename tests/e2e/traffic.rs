@@ -3,7 +3,7 @@
 use crate::support::*;
 use std::time::Duration;
 
-pub const TESTS: &[(&str, fn(User))] = &[
+pub const TESTS: &[Test] = &[
     ("server_first_half_close_and_large_transfers", tcp),
     ("an_endpoint_that_refuses_costs_no_request", retry),
     ("meshed_and_unmeshed_pods_reach_each_other_by_every_name", names),
@@ -55,11 +55,18 @@ fn tcp(user: User) {
 
 fn retry(user: User) {
     // One of two endpoints is ready by its probe and refuses connections on the service's port.
-    let broken = echo("m", "web", 1).replace("name: web, namespace", "name: broken, namespace").replace("'8080', -log-connections", "'8081', -log-connections").replace(
-        "readinessProbe: {httpGet: {path: /fortio/, port: http}, periodSeconds: 1}",
-        "readinessProbe: {httpGet: {path: /fortio/, port: 8081}, periodSeconds: 1}",
-    );
-    let broken = broken.split("---\napiVersion: v1\nkind: Service").next().unwrap().replace("{app: web}", "{app: web, kind: broken}");
+    let broken = echo("m", "web", 1)
+        .replace("name: web, namespace", "name: broken, namespace")
+        .replace("'8080', -log-connections", "'8081', -log-connections")
+        .replace(
+            "readinessProbe: {httpGet: {path: /fortio/, port: http}, periodSeconds: 1}",
+            "readinessProbe: {httpGet: {path: /fortio/, port: 8081}, periodSeconds: 1}",
+        );
+    let broken = broken
+        .split("---\napiVersion: v1\nkind: Service")
+        .next()
+        .unwrap()
+        .replace("{app: web}", "{app: web, kind: broken}");
     let manifests = [namespace("m", AMBIENT), echo("m", "web", 1), broken, client("m", "default")].concat();
     let lab = up(user, &manifests);
     assert_eq!(lab.lab(&["get", "pods", "-n", "m", "-l", "app=web", "-o", "name"]).lines().count(), 2);
@@ -90,7 +97,11 @@ fn names(user: User) {
         ("plain", "http://web.m/"),
         ("plain", "http://each.m:8080/"),
     ] {
-        assert_eq!(only(&lab.load(from, "client", &["-n", "8", "-c", "2", "-qps", "0", "-keepalive=false", url]), "200"), 8, "{from} -> {url}");
+        assert_eq!(
+            only(&lab.load(from, "client", &["-n", "8", "-c", "2", "-qps", "0", "-keepalive=false", url]), "200"),
+            8,
+            "{from} -> {url}"
+        );
     }
     // A service without endpoints is an error at once, in the mesh and outside.
     lab.lab(&["delete", "deployment", "-n", "m", "web", "--grace-period", "0"]);

@@ -127,7 +127,14 @@ mod tests {
     fn spiffe_ids_are_parsed_as_they_are_printed_and_others_are_refused() {
         let id = SpiffeId::new("cluster.local", "shop", "cart");
         assert_eq!(id.to_string().parse(), Ok(id));
-        for bad in ["", "spiffe://td/ns/a", "spiffe:///ns/a/sa/b", "https://td/ns/a/sa/b", "spiffe://td/ns/a/sa/b/c", "spiffe://td/ns//sa/b"] {
+        for bad in [
+            "",
+            "spiffe://td/ns/a",
+            "spiffe:///ns/a/sa/b",
+            "https://td/ns/a/sa/b",
+            "spiffe://td/ns/a/sa/b/c",
+            "spiffe://td/ns//sa/b",
+        ] {
             assert_eq!(bad.parse::<SpiffeId>(), Err(SpiffeIdError(bad.into())));
         }
     }

@@ -9,11 +9,8 @@ pub fn init(filter: &str) {
         Ok(directives) => (directives, None),
         Err(error) => (EnvFilter::new("info"), Some(error)),
     };
-    let set = tracing_subscriber::fmt()
-        .with_env_filter(directives)
-        .with_writer(std::io::stderr)
-        .with_ansi(false)
-        .try_init();
+    let set =
+        tracing_subscriber::fmt().with_env_filter(directives).with_writer(std::io::stderr).with_ansi(false).try_init();
     if let Some(error) = problem {
         tracing::warn!("log filter {filter:?} cannot be read ({error}); logging at info");
     }

@@ -4,9 +4,9 @@ use bytes::{Bytes, BytesMut};
 use std::future::poll_fn;
 use std::io;
 use std::net::Shutdown;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, ready};
-use std::sync::Arc;
 use tokio::net::TcpStream;
 
 /// The most bytes one direction holds.
@@ -58,7 +58,9 @@ where
 {
     let ((mut a, mut aw), (mut b, mut bw)) = (first, second);
     let end = tokio::try_join!(
-        async { copy(&mut a, &mut bw, &moved.forward).await.map_err(|e| e.name(RelayError::First, RelayError::Second)) },
+        async {
+            copy(&mut a, &mut bw, &moved.forward).await.map_err(|e| e.name(RelayError::First, RelayError::Second))
+        },
         async { copy(&mut b, &mut aw, &moved.back).await.map_err(|e| e.name(RelayError::Second, RelayError::First)) },
     );
     if end.is_err() {
@@ -177,7 +179,6 @@ pub fn reset_on_close(stream: &TcpStream) {
         tracing::debug!("a reset could not be prepared: {error}");
     }
 }
-
 
 #[cfg(test)]
 mod tests;

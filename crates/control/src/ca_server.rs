@@ -31,7 +31,9 @@ impl Callers {
 
     fn caller(&self, metadata: &MetadataMap) -> Result<Bound, Status> {
         let header = metadata.get("authorization").and_then(|v| v.to_str().ok());
-        let token = header.and_then(|v| v.strip_prefix("Bearer ")).ok_or_else(|| Status::unauthenticated("a bearer token is required"))?;
+        let token = header
+            .and_then(|v| v.strip_prefix("Bearer "))
+            .ok_or_else(|| Status::unauthenticated("a bearer token is required"))?;
         self.verifier.verify(token).map_err(|error| {
             tracing::warn!(%error, "a caller's token was refused");
             Status::unauthenticated("the token is not accepted")

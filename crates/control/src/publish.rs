@@ -72,7 +72,13 @@ impl State {
         }
     }
 
-    fn put(&mut self, type_url: &'static str, name: String, body: Vec<u8>, aliases: Vec<String>) -> (&'static str, String) {
+    fn put(
+        &mut self,
+        type_url: &'static str,
+        name: String,
+        body: Vec<u8>,
+        aliases: Vec<String>,
+    ) -> (&'static str, String) {
         self.remove(type_url, &name);
         for alias in &aliases {
             self.aliases.entry(alias.clone()).or_default().insert(name.clone());

@@ -18,6 +18,12 @@ pub struct Args {
     /// quick takes about a minute; full has the reference's lengths.
     #[arg(long, value_enum, default_value = "quick")]
     pub profile: Profile,
+    /// Rounds of each mode, instead of the profile's.
+    #[arg(long)]
+    pub rounds: Option<u32>,
+    /// Seconds of each round, instead of the profile's.
+    #[arg(long)]
+    pub seconds: Option<u32>,
 }
 
 /// How long everything takes.
@@ -52,11 +58,13 @@ const MANIFESTS: [(&str, &str); 5] = [
     ("examples/guide/30-strict.yaml", include_str!("../../../examples/guide/30-strict.yaml")),
 ];
 
-fn plan(profile: Profile) -> latency::Plan {
-    match profile {
+fn plan(args: &Args) -> latency::Plan {
+    let plan = match args.profile {
         Profile::Quick => latency::Plan { qps: 200, connections: 16, rounds: 4, seconds: 5 },
         Profile::Full => latency::Plan { qps: 200, connections: 16, rounds: 6, seconds: 10 },
-    }
+    };
+    let given = |own: Option<u32>, default| own.filter(|n| *n > 0).unwrap_or(default);
+    latency::Plan { rounds: given(args.rounds, plan.rounds), seconds: given(args.seconds, plan.seconds), ..plan }
 }
 
 /// A bar on a terminal; a line a step where there is none.
@@ -88,10 +96,11 @@ impl Progress {
 /// Runs the guide; 0 when every case ran and showed what it must.
 pub fn run(args: Args) -> Result<i32, GuideError> {
     let began = Instant::now();
-    let plan = plan(args.profile);
+    let plan = plan(&args);
     let progress = Progress::new(2 + Mode::ALL.len() as u64 * (1 + u64::from(plan.rounds)));
     progress.step("starting a lab: two nodes, no mesh and ambient L4 side by side");
-    let manifests = MANIFESTS.iter().map(|(file, text)| Manifest { file: (*file).to_owned(), text: (*text).to_owned() }).collect();
+    let manifests =
+        MANIFESTS.iter().map(|(file, text)| Manifest { file: (*file).to_owned(), text: (*text).to_owned() }).collect();
     let stage = Stage::open(manifests).map_err(GuideError::Lab)?;
     let (mut mtls_seen, mut wrong) = (Vec::new(), Vec::new());
     for mode in Mode::ALL {
@@ -113,7 +122,8 @@ pub fn run(args: Args) -> Result<i32, GuideError> {
     print!("{}", terminal::text(&results));
     if let Some(dir) = &args.out {
         let file = dir.join("report.json");
-        let written = std::fs::create_dir_all(dir).and_then(|()| std::fs::write(&file, format!("{:#}\n", json::document(&results))));
+        let written = std::fs::create_dir_all(dir)
+            .and_then(|()| std::fs::write(&file, format!("{:#}\n", json::document(&results))));
         written.map_err(|e| GuideError::Out(file.clone(), e))?;
         println!("Report: {}", file.display());
     }

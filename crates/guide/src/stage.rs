@@ -153,7 +153,12 @@ impl Stage {
     }
 
     /// Tries `attempt` until it gives something, at most `limit`; its error text is the nearest miss.
-    pub fn until<T>(&self, what: &str, limit: Duration, mut attempt: impl FnMut(&Self) -> Result<T, String>) -> Result<T, StageError> {
+    pub fn until<T>(
+        &self,
+        what: &str,
+        limit: Duration,
+        mut attempt: impl FnMut(&Self) -> Result<T, String>,
+    ) -> Result<T, StageError> {
         let deadline = std::time::Instant::now() + limit;
         loop {
             match attempt(self) {

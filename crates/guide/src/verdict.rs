@@ -34,13 +34,22 @@ pub fn mtls(mode: Mode, seen: &Mtls) -> Vec<String> {
     demand(seen.in_mesh_code == 200, &format!("a call through the Service answered {}, not 200", seen.in_mesh_code));
     demand(seen.frames > 0, "nothing crossed the fabric while it was watched");
     match mode {
-        Mode::None => demand(seen.marker_on_wire, "the payload's marker was not found on the fabric, so the check itself does not work"),
+        Mode::None => demand(
+            seen.marker_on_wire,
+            "the payload's marker was not found on the fabric, so the check itself does not work",
+        ),
         Mode::AmbientL4 => {
             demand(seen.plaintext_blocked, "a plaintext call was answered although STRICT is demanded");
             demand(!seen.marker_on_wire, "the payload could be read on the fabric");
             let own = format!("spiffe://cluster.local/ns/{}/sa/default", mode.namespace());
-            demand(seen.client_id.as_ref() == Some(&own), &format!("the caller was proven to be {:?}, not {own}", seen.client_id));
-            demand(seen.server_id.as_ref() == Some(&own), &format!("the called side was proven to be {:?}, not {own}", seen.server_id));
+            demand(
+                seen.client_id.as_ref() == Some(&own),
+                &format!("the caller was proven to be {:?}, not {own}", seen.client_id),
+            );
+            demand(
+                seen.server_id.as_ref() == Some(&own),
+                &format!("the called side was proven to be {:?}, not {own}", seen.server_id),
+            );
             demand(seen.same_root == Some(true), "the two ends' certificates do not lead to one root");
         }
     }

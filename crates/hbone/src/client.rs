@@ -137,9 +137,16 @@ impl Tunnel {
     }
 
     /// Opens a stream to `authority`.
-    pub async fn open(&self, authority: &Authority, headers: HeaderMap) -> Result<(TunnelRead, TunnelWrite), DialError> {
-        let mut request =
-            Request::builder().method(Method::CONNECT).uri(authority.to_string()).body(()).map_err(DialError::Address)?;
+    pub async fn open(
+        &self,
+        authority: &Authority,
+        headers: HeaderMap,
+    ) -> Result<(TunnelRead, TunnelWrite), DialError> {
+        let mut request = Request::builder()
+            .method(Method::CONNECT)
+            .uri(authority.to_string())
+            .body(())
+            .map_err(DialError::Address)?;
         *request.headers_mut() = headers;
         let mut sender = self.sender.clone().ready().await.map_err(DialError::Http2)?;
         let (response, write) = sender.send_request(request, false).map_err(DialError::Http2)?;

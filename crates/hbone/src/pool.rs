@@ -54,7 +54,13 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Pool {
     /// A stream to `authority` on a shared connection, or on a new one that `dial` makes. A connection that turns out to be closing
     /// is left for another.
-    pub async fn open<D, F>(&self, key: &Key, authority: &Authority, headers: &HeaderMap, dial: D) -> Result<Pooled, DialError>
+    pub async fn open<D, F>(
+        &self,
+        key: &Key,
+        authority: &Authority,
+        headers: &HeaderMap,
+        dial: D,
+    ) -> Result<Pooled, DialError>
     where
         D: Fn() -> F,
         F: Future<Output = Result<Tunnel, DialError>>,

@@ -1,8 +1,8 @@
 //! The certificate authority: a root, an intermediate that signs, and the checks on what it signs.
 
 use rcgen::{
-    BasicConstraints, CertificateParams, CertificateSigningRequestParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer,
-    KeyPair, KeyUsagePurpose, PKCS_ECDSA_P256_SHA256, SanType,
+    BasicConstraints, CertificateParams, CertificateSigningRequestParams, DnType, ExtendedKeyUsagePurpose, IsCa,
+    Issuer, KeyPair, KeyUsagePurpose, PKCS_ECDSA_P256_SHA256, SanType,
 };
 use std::fs;
 use std::io::Write;
@@ -60,7 +60,8 @@ impl Authority {
             write_private(key, &made.issuer.key().serialize_pem())?;
             return Ok(made);
         }
-        let read = |path: &PathBuf| fs::read_to_string(path).map_err(|source| CaError::File { path: path.clone(), source });
+        let read =
+            |path: &PathBuf| fs::read_to_string(path).map_err(|source| CaError::File { path: path.clone(), source });
         let (root_pem, intermediate_pem, key_pem) = (read(root)?, read(certificate)?, read(key)?);
         let issuer = Issuer::from_ca_cert_pem(&intermediate_pem, KeyPair::from_pem(&key_pem)?)?;
         Ok(Self { root_pem, intermediate_pem, issuer })
@@ -83,7 +84,13 @@ impl Authority {
     }
 
     /// Signs a request (PEM) for `identity`; its own names and lifetime do not count. Returns PEM, leaf first, root last.
-    pub fn sign(&self, csr_pem: &str, identity: &SpiffeId, ttl: Duration, now: SystemTime) -> Result<Vec<String>, CaError> {
+    pub fn sign(
+        &self,
+        csr_pem: &str,
+        identity: &SpiffeId,
+        ttl: Duration,
+        now: SystemTime,
+    ) -> Result<Vec<String>, CaError> {
         let mut request =
             CertificateSigningRequestParams::from_pem(csr_pem).map_err(|e| CaError::Request(e.to_string()))?;
         if *request.public_key.algorithm() != PKCS_ECDSA_P256_SHA256 {

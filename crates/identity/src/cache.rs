@@ -19,7 +19,10 @@ pub struct IssueError(pub String);
 /// Issues certificates.
 pub trait Issuer: Send + Sync + 'static {
     /// A new certificate for `identity`.
-    fn issue<'a>(&'a self, identity: &'a SpiffeId) -> Pin<Box<dyn Future<Output = Result<Svid, IssueError>> + Send + 'a>>;
+    fn issue<'a>(
+        &'a self,
+        identity: &'a SpiffeId,
+    ) -> Pin<Box<dyn Future<Output = Result<Svid, IssueError>> + Send + 'a>>;
 }
 
 /// The state of one identity.

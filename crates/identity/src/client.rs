@@ -122,7 +122,10 @@ impl CaClient {
 }
 
 impl Issuer for CaClient {
-    fn issue<'a>(&'a self, identity: &'a SpiffeId) -> Pin<Box<dyn Future<Output = Result<Svid, IssueError>> + Send + 'a>> {
+    fn issue<'a>(
+        &'a self,
+        identity: &'a SpiffeId,
+    ) -> Pin<Box<dyn Future<Output = Result<Svid, IssueError>> + Send + 'a>> {
         Box::pin(self.call(identity))
     }
 }

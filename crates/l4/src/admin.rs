@@ -3,13 +3,10 @@
 use crate::dump::dump;
 use crate::pods::Pods;
 use crate::state::Shared;
-use http_body_util::Full;
-use hyper::body::{Bytes, Incoming};
-use hyper::{Method, Request, Response, StatusCode};
-use std::convert::Infallible;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use tokio::net::TcpListener;
+use trysail_base::admin::{Answer, Method, StatusCode, readiness};
 use trysail_base::metrics::Metrics;
 use trysail_base::ready::Readiness;
 
@@ -43,31 +40,14 @@ impl Admin {
             let address = SocketAddr::new(ip, number);
             let listener = TcpListener::bind(address).await.map_err(|e| (address, e))?;
             let admin = self.clone();
-            self.shared.tasks.spawn(async move { admin.accept(listener, port).await });
+            trysail_base::admin::serve(listener, &self.shared.tasks, move |method, path| {
+                admin.answer(port, method, path)
+            });
         }
         Ok(())
     }
 
-    async fn accept(self, listener: TcpListener, port: Port) {
-        loop {
-            let Ok((stream, _)) = listener.accept().await else { continue };
-            let admin = self.clone();
-            let service = hyper::service::service_fn(move |request: Request<Incoming>| {
-                let (status, body) = admin.answer(port, request.method(), request.uri().path());
-                let mut response = Response::new(Full::new(Bytes::from(body)));
-                *response.status_mut() = status;
-                async move { Ok::<_, Infallible>(response) }
-            });
-            self.shared.tasks.spawn(async move {
-                let io = hyper_util::rt::TokioIo::new(stream);
-                if let Err(error) = hyper::server::conn::http1::Builder::new().serve_connection(io, service).await {
-                    tracing::debug!(%error, "admin connection failed");
-                }
-            });
-        }
-    }
-
-    fn answer(&self, port: Port, method: &Method, path: &str) -> (StatusCode, String) {
+    fn answer(&self, port: Port, method: &Method, path: &str) -> Answer {
         match (port, path) {
             (Port::Admin, "/config_dump") => (StatusCode::OK, format!("{:#}\n", dump(&self.shared, &self.pods))),
             (Port::Admin, "/quitquitquit") if method == Method::POST => {
@@ -77,14 +57,7 @@ impl Admin {
             }
             (Port::Admin, "/quitquitquit") => (StatusCode::METHOD_NOT_ALLOWED, "POST it\n".to_owned()),
             (Port::Stats, "/metrics" | "/stats/prometheus") => (StatusCode::OK, self.metrics.text()),
-            (Port::Ready | Port::Admin, "/healthz/ready") => {
-                let pending = self.ready.pending();
-                if pending.is_empty() {
-                    (StatusCode::OK, "ready\n".to_owned())
-                } else {
-                    (StatusCode::SERVICE_UNAVAILABLE, format!("waiting for: {}\n", pending.join(", ")))
-                }
-            }
+            (Port::Ready | Port::Admin, "/healthz/ready") => readiness(&self.ready),
             _ => (StatusCode::NOT_FOUND, "not found\n".to_owned()),
         }
     }

@@ -90,7 +90,9 @@ pub fn outbound(
             return Err(NoRoute::Waypoint(service.key.to_string()));
         }
         return match pick(snapshot, (service, destination.port()), Some(source), tried, random) {
-            Ok(found) => Ok(to_workload(found.workload, SocketAddr::new(found.address, found.port), Some(service.clone()))),
+            Ok(found) => {
+                Ok(to_workload(found.workload, SocketAddr::new(found.address, found.port), Some(service.clone())))
+            }
             Err(_) if service.balancing.passthrough => {
                 Ok(Route::Plain { to: destination, workload: None, service: Some(service.clone()) })
             }
@@ -172,7 +174,11 @@ pub fn inner_port(workload: &Workload, authority: &Authority, local: IpAddr) -> 
 }
 
 /// The record of the peer behind a tunnel, by its address, confirmed by its certificate. An address without a record says nothing.
-pub fn peer<'a>(snapshot: &'a Snapshot, identity: &SpiffeId, address: IpAddr) -> Result<Option<&'a Arc<Workload>>, Refusal> {
+pub fn peer<'a>(
+    snapshot: &'a Snapshot,
+    identity: &SpiffeId,
+    address: IpAddr,
+) -> Result<Option<&'a Arc<Workload>>, Refusal> {
     let mut known = false;
     for workload in snapshot.at_address(address) {
         if workload.identity == *identity {

@@ -70,7 +70,10 @@ fn service(snapshot: &Snapshot, s: &Service) -> Value {
             Health::Healthy => "Healthy",
             Health::Unhealthy => "Unhealthy",
         };
-        (w.uid.to_string(), json!({"workloadUid": w.uid.as_str(), "port": ports.collect::<Map<_, _>>(), "status": status}))
+        (
+            w.uid.to_string(),
+            json!({"workloadUid": w.uid.as_str(), "port": ports.collect::<Map<_, _>>(), "status": status}),
+        )
     });
     json!({
         "name": s.name,
@@ -112,10 +115,13 @@ fn certificate(identity: &str, state: &State) -> Value {
 
 fn one(der: &[u8]) -> Value {
     let engine = base64::engine::general_purpose::STANDARD;
-    let lines = engine.encode(der).as_bytes().chunks(64).map(|c| String::from_utf8_lossy(c).into_owned()).collect::<Vec<_>>();
+    let lines =
+        engine.encode(der).as_bytes().chunks(64).map(|c| String::from_utf8_lossy(c).into_owned()).collect::<Vec<_>>();
     let pem = format!("-----BEGIN CERTIFICATE-----\n{}\n-----END CERTIFICATE-----\n", lines.join("\n"));
     let (serial, from, until) = match X509Certificate::from_der(der) {
-        Ok((_, c)) => (c.tbs_certificate.serial.to_string(), date(c.validity().not_before), date(c.validity().not_after)),
+        Ok((_, c)) => {
+            (c.tbs_certificate.serial.to_string(), date(c.validity().not_before), date(c.validity().not_after))
+        }
         Err(error) => return json!({"error": error.to_string()}),
     };
     json!({"pem": engine.encode(pem), "serialNumber": serial, "validFrom": from, "expirationTime": until})

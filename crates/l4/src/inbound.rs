@@ -118,12 +118,8 @@ async fn admit(pod: &Pod, peer: &Peer, connect: &Connect) -> Result<Admitted, In
             caller
         }
     };
-    let facts = Facts {
-        source: Some(peer.identity.clone()),
-        source_ip,
-        destination_ip: peer.local,
-        destination_port: port,
-    };
+    let facts =
+        Facts { source: Some(peer.identity.clone()), source_ip, destination_ip: peer.local, destination_port: port };
     decide::admit(&snapshot, &workload, &facts).map_err(InboundError::Refused)?;
     Ok(Admitted { snapshot, workload, caller, facts })
 }

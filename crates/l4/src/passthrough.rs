@@ -54,11 +54,17 @@ pub async fn serve(pod: Arc<Pod>, stream: TcpStream, peer: SocketAddr) {
     }
 }
 
-async fn admit(pod: &Pod, peer: SocketAddr, to: SocketAddr, record: &mut Record) -> Result<(TcpStream, Flow), PlainError> {
+async fn admit(
+    pod: &Pod,
+    peer: SocketAddr,
+    to: SocketAddr,
+    record: &mut Record,
+) -> Result<(TcpStream, Flow), PlainError> {
     let (snapshot, workload) = pod.record().await.ok_or(PlainError::NoRecord)?;
     let caller = snapshot.at_address(peer.ip()).next();
     let service = workload.services.keys().next().and_then(|key| snapshot.service(key));
-    let ends = (End { workload: caller.map(|w| &**w), identity: None }, End { workload: Some(&workload), identity: None });
+    let ends =
+        (End { workload: caller.map(|w| &**w), identity: None }, End { workload: Some(&workload), identity: None });
     record.describe(ends.0, ends.1, service.map(|s| &**s));
     // A connection made to this listener itself was not captured, and leads nowhere.
     if crate::OWN_PORTS.contains(&to.port()) {

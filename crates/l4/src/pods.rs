@@ -190,14 +190,16 @@ impl Pods {
         let tunnels = listeners(&pod, trysail_hbone::PORT, false)?;
         shared.svids.hold(&identity);
         for listener in outbound {
-            accept(&pod, &accepting, listener, |pod, stream, peer| crate::outbound::serve(pod, stream, peer));
+            accept(&pod, &accepting, listener, crate::outbound::serve);
         }
         for listener in plaintext {
-            accept(&pod, &accepting, listener, |pod, stream, peer| crate::passthrough::serve(pod, stream, peer));
+            accept(&pod, &accepting, listener, crate::passthrough::serve);
         }
         for listener in tunnels {
             let drain = drain.clone();
-            accept(&pod, &accepting, listener, move |pod, stream, peer| crate::inbound::serve(pod, stream, peer, drain.clone()));
+            accept(&pod, &accepting, listener, move |pod, stream, peer| {
+                crate::inbound::serve(pod, stream, peer, drain.clone())
+            });
         }
         Ok(Served { pod, info: info.clone(), inode, accepting, drain })
     }

@@ -76,7 +76,11 @@ impl FlowMetrics {
         metrics.register(|r| {
             r.register("istio_tcp_connections_opened", "Connections opened", own.opened.clone());
             r.register("istio_tcp_connections_closed", "Connections closed", own.closed.clone());
-            r.register("istio_tcp_connections_failed", "Connections that could not be opened or were refused", own.failed.clone());
+            r.register(
+                "istio_tcp_connections_failed",
+                "Connections that could not be opened or were refused",
+                own.failed.clone(),
+            );
             r.register("istio_tcp_sent_bytes", "Bytes of responses", own.sent.clone());
             r.register("istio_tcp_received_bytes", "Bytes of requests", own.received.clone());
         });

@@ -67,7 +67,11 @@ impl Pod {
         let mesh = &self.shared.mesh;
         if self.find(&mesh.load()).is_none() && mesh.wait_for(RECORD_REPAIR, |s| self.find(s)).await.is_none() {
             let name = format!("{}//Pod/{}/{}", self.shared.settings.cluster, self.namespace, self.name);
-            tracing::warn!(pod = self.name, namespace = self.namespace, "the pod's record has not arrived; asking for it");
+            tracing::warn!(
+                pod = self.name,
+                namespace = self.namespace,
+                "the pod's record has not arrived; asking for it"
+            );
             if self.shared.demands.try_send(Demand { type_url: ADDRESS, name }).is_err() {
                 tracing::debug!("too many records are asked for already");
             }

@@ -50,27 +50,64 @@ pub struct Target {
 #[serde(rename_all = "snake_case")]
 #[expect(missing_docs, reason = "the verbs and flags are kubectl's")]
 pub enum Request {
-    Apply { manifests: Vec<Manifest>, namespace: String },
-    DeleteManifests { manifests: Vec<Manifest>, namespace: String },
-    Delete { which: Which, grace: Option<u64> },
+    Apply {
+        manifests: Vec<Manifest>,
+        namespace: String,
+    },
+    DeleteManifests {
+        manifests: Vec<Manifest>,
+        namespace: String,
+    },
+    Delete {
+        which: Which,
+        grace: Option<u64>,
+    },
     Get(Which),
     Describe(Which),
-    Label { which: Which, changes: BTreeMap<String, Option<String>>, overwrite: bool },
-    RolloutRestart { namespace: String, name: String },
-    RolloutStatus { namespace: String, name: String, timeout_s: u64 },
-    Logs { target: Target, offset: u64 },
-    Exec { target: Target, command: Vec<String> },
+    Label {
+        which: Which,
+        changes: BTreeMap<String, Option<String>>,
+        overwrite: bool,
+    },
+    RolloutRestart {
+        namespace: String,
+        name: String,
+    },
+    RolloutStatus {
+        namespace: String,
+        name: String,
+        timeout_s: u64,
+    },
+    Logs {
+        target: Target,
+        offset: u64,
+    },
+    Exec {
+        target: Target,
+        command: Vec<String>,
+    },
     /// Waits until every Deployment is rolled out and every pod is ready.
-    WaitReady { timeout_s: u64 },
+    WaitReady {
+        timeout_s: u64,
+    },
     /// The mesh's own processes: `list`, `stop`, `start`, `restart`, `logs`.
-    System { action: String, name: String },
+    System {
+        action: String,
+        name: String,
+    },
     Account,
     /// Starts a capture on the fabric that looks for a marker.
-    CaptureStart { marker: String },
+    CaptureStart {
+        marker: String,
+    },
     /// Ends it: what was seen.
     CaptureStop,
     /// An HTTP GET from a node to itself, e.g. port 15000 for its proxy's state.
-    NodeGet { node: String, port: u16, path: String },
+    NodeGet {
+        node: String,
+        port: u16,
+        path: String,
+    },
     Down,
 }
 

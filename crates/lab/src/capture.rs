@@ -36,7 +36,8 @@ pub fn start(marker: String) -> io::Result<Running> {
     let capture = Capture::open(&NetNs::current().map_err(io::Error::other)?)?;
     let stop = Arc::new(AtomicBool::new(false));
     let flag = stop.clone();
-    let thread = std::thread::Builder::new().name("capture".into()).spawn(move || search(capture, marker.as_bytes(), &flag))?;
+    let thread =
+        std::thread::Builder::new().name("capture".into()).spawn(move || search(capture, marker.as_bytes(), &flag))?;
     Ok(Running { stop, thread })
 }
 

@@ -205,10 +205,13 @@ pub fn run(common: &Common, verb: Verb) -> Result<i32, CliError> {
             println!("lab {lab:?} ended");
             Ok(0)
         }
-        Verb::Apply { filename } => Ok(lines(&ask(&Request::Apply { manifests: read(&filename)?, namespace: common.namespace.clone() })?)),
-        Verb::Delete { filename, .. } if !filename.is_empty() => {
-            Ok(lines(&ask(&Request::DeleteManifests { manifests: read(&filename)?, namespace: common.namespace.clone() })?))
+        Verb::Apply { filename } => {
+            Ok(lines(&ask(&Request::Apply { manifests: read(&filename)?, namespace: common.namespace.clone() })?))
         }
+        Verb::Delete { filename, .. } if !filename.is_empty() => Ok(lines(&ask(&Request::DeleteManifests {
+            manifests: read(&filename)?,
+            namespace: common.namespace.clone(),
+        })?)),
         Verb::Delete { what, selector, grace_period, .. } => {
             let which = which(&what, namespace, selector.as_deref())?;
             if which.names.is_empty() && which.selector.is_empty() {
@@ -240,7 +243,8 @@ pub fn run(common: &Common, verb: Verb) -> Result<i32, CliError> {
             Ok(lines(&ask(&Request::RolloutStatus { namespace: common.namespace.clone(), name: what, timeout_s })?))
         }
         Verb::Label { args, overwrite } => {
-            let (changes, what): (Vec<String>, Vec<String>) = args.into_iter().partition(|a| a.contains('=') || a.ends_with('-'));
+            let (changes, what): (Vec<String>, Vec<String>) =
+                args.into_iter().partition(|a| a.contains('=') || a.ends_with('-'));
             let change = |text: &String| match text.split_once('=') {
                 Some((key, value)) => (key.to_owned(), Some(value.to_owned())),
                 None => (text.trim_end_matches('-').to_owned(), None),
@@ -275,10 +279,18 @@ fn start(common: &Common, up: &Up) -> Result<i32, CliError> {
     let answer = up::fill(&common.name, manifests, up.timeout)?;
     let code = said(&answer);
     if code != 0 {
-        eprintln!("error: not everything became ready; the lab goes on for you to look at: `trysail lab get pods -A`, `trysail lab down`");
+        eprintln!(
+            "error: not everything became ready; the lab goes on for you to look at: `trysail lab get pods -A`, `trysail lab down`"
+        );
         return Ok(1);
     }
-    println!("lab {:?} is up: {} nodes, {} pods, ready in {:.1} s", common.name, up.nodes, answer.value, began.elapsed().as_secs_f64());
+    println!(
+        "lab {:?} is up: {} nodes, {} pods, ready in {:.1} s",
+        common.name,
+        up.nodes,
+        answer.value,
+        began.elapsed().as_secs_f64()
+    );
     if up.foreground {
         started.wait().map_err(|e| CliError::Words(e.to_string()))?;
     }
@@ -310,10 +322,14 @@ pub fn read(paths: &[PathBuf]) -> Result<Vec<Manifest>, CliError> {
         let mut files = vec![path.clone()];
         if path.is_dir() {
             let entries = std::fs::read_dir(path).map_err(fail)?.filter_map(Result::ok).map(|e| e.path());
-            files = entries.filter(|p| p.extension().is_some_and(|e| e == "yaml" || e == "yml" || e == "json")).collect();
+            files =
+                entries.filter(|p| p.extension().is_some_and(|e| e == "yaml" || e == "yml" || e == "json")).collect();
             files.sort();
             if files.is_empty() {
-                return Err(CliError::Words(format!("error: {}: no .yaml, .yml or .json file in this folder", path.display())));
+                return Err(CliError::Words(format!(
+                    "error: {}: no .yaml, .yml or .json file in this folder",
+                    path.display()
+                )));
             }
         }
         for file in files {
@@ -331,7 +347,10 @@ fn seconds(text: &str) -> Result<u64, CliError> {
         "m" => 60,
         _ => return Err(CliError::Words(format!("error: {text:?} is no duration such as 60s or 5m"))),
     };
-    number.parse::<u64>().map(|n| n * factor).map_err(|_| CliError::Words(format!("error: {text:?} is no duration such as 60s or 5m")))
+    number
+        .parse::<u64>()
+        .map(|n| n * factor)
+        .map_err(|_| CliError::Words(format!("error: {text:?} is no duration such as 60s or 5m")))
 }
 
 fn which(what: &[String], namespace: Option<String>, selector: Option<&str>) -> Result<Which, CliError> {
@@ -341,13 +360,22 @@ fn which(what: &[String], namespace: Option<String>, selector: Option<&str>) -> 
         None => (first.as_str(), Vec::new()),
     };
     names.extend(rest.iter().map(|n| n.rsplit('/').next().unwrap_or(n).to_owned()));
-    let kind: Kind = kind.parse().map_err(|e: trysail_api::object::UnknownKind| CliError::Words(format!("error: {e}")))?;
+    let kind: Kind =
+        kind.parse().map_err(|e: trysail_api::object::UnknownKind| CliError::Words(format!("error: {e}")))?;
     let pair = |text: &str| {
         let (key, value) = text.split_once("==").or_else(|| text.split_once('='))?;
         Some((key.to_owned(), value.to_owned()))
     };
-    let wanted = selector.into_iter().flat_map(|s| s.split(',')).map(|s| pair(s).ok_or_else(|| CliError::Words(format!("error: {s:?} is not KEY=VALUE"))));
-    Ok(Which { kind, namespace: namespace.filter(|_| kind.namespaced()), names, selector: wanted.collect::<Result<_, _>>()? })
+    let wanted = selector
+        .into_iter()
+        .flat_map(|s| s.split(','))
+        .map(|s| pair(s).ok_or_else(|| CliError::Words(format!("error: {s:?} is not KEY=VALUE"))));
+    Ok(Which {
+        kind,
+        namespace: namespace.filter(|_| kind.namespaced()),
+        names,
+        selector: wanted.collect::<Result<_, _>>()?,
+    })
 }
 
 fn show(common: &Common, get: &Get) -> Result<i32, CliError> {
@@ -364,7 +392,10 @@ fn show(common: &Common, get: &Get) -> Result<i32, CliError> {
         _ if answer.code != 0 => {}
         None | Some("wide") => {
             if items.is_empty() {
-                eprintln!("No resources found{}", if get.all_namespaces { String::new() } else { format!(" in {} namespace.", common.namespace) });
+                eprintln!(
+                    "No resources found{}",
+                    if get.all_namespaces { String::new() } else { format!(" in {} namespace.", common.namespace) }
+                );
             } else {
                 print!("{}", output::objects(kind, &items, get.output.is_some(), get.all_namespaces));
             }
@@ -379,7 +410,11 @@ fn show(common: &Common, get: &Get) -> Result<i32, CliError> {
         Some("json") => println!("{:#}", whole()),
         Some(other) => match other.strip_prefix("jsonpath=") {
             Some(template) => print!("{}", output::jsonpath(&whole(), template).map_err(CliError::Words)?),
-            None => return Err(CliError::Words(format!("error: unable to match a printer to output format {other:?}; wide, name, yaml, json and jsonpath=… are there"))),
+            None => {
+                return Err(CliError::Words(format!(
+                    "error: unable to match a printer to output format {other:?}; wide, name, yaml, json and jsonpath=… are there"
+                )));
+            }
         },
     }
     Ok(said(&answer))
@@ -412,7 +447,9 @@ fn logs(lab: &str, target: &Target, follow: bool, tail: Option<usize>) -> Result
 
 fn system(answer: &Answer) -> Result<i32, CliError> {
     if let Some(processes) = answer.value.as_array() {
-        let cell = |p: &Value, key: &str| p.get(key).map_or(String::new(), |v| v.as_str().map_or_else(|| v.to_string(), str::to_owned));
+        let cell = |p: &Value, key: &str| {
+            p.get(key).map_or(String::new(), |v| v.as_str().map_or_else(|| v.to_string(), str::to_owned))
+        };
         let mut rows = vec![["NAME", "ROLE", "PID", "STARTS"].map(str::to_owned).to_vec()];
         rows.extend(processes.iter().map(|p| ["name", "role", "pid", "starts"].map(|k| cell(p, k)).to_vec()));
         print!("{}", output::table(&rows));
@@ -422,7 +459,8 @@ fn system(answer: &Answer) -> Result<i32, CliError> {
 }
 
 fn node_get(lab: &str, what: &str) -> Result<i32, CliError> {
-    let parts = what.split_once(':').and_then(|(node, rest)| rest.split_once('/').map(|(port, path)| (node, port, path)));
+    let parts =
+        what.split_once(':').and_then(|(node, rest)| rest.split_once('/').map(|(port, path)| (node, port, path)));
     let (node, port, path) = parts.ok_or_else(|| CliError::Words(format!("error: {what:?} is not NODE:PORT/PATH")))?;
     let port = port.parse().map_err(|_| CliError::Words(format!("error: {port:?} is no port")))?;
     let answer = api::ask(lab, &Request::NodeGet { node: node.to_owned(), port, path: format!("/{path}") }, &[])?;

@@ -9,10 +9,19 @@ use trysail_netns::ns::NetNs;
 use trysail_netns::socket::connect_in;
 
 /// Status and body of a GET. `headers` are added to those that every request has.
-pub async fn get(ns: &NetNs, to: SocketAddr, path: &str, headers: &[(String, String)]) -> Result<(u16, String), String> {
+pub async fn get(
+    ns: &NetNs,
+    to: SocketAddr,
+    path: &str,
+    headers: &[(String, String)],
+) -> Result<(u16, String), String> {
     let stream = connect_in(ns, to).await.map_err(|e| e.to_string())?;
-    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(|e| e.to_string())?;
-    let mut request = Request::get(path).header("host", to.to_string()).header("user-agent", "kube-probe/lab").header("connection", "close");
+    let (mut sender, connection) =
+        hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(|e| e.to_string())?;
+    let mut request = Request::get(path)
+        .header("host", to.to_string())
+        .header("user-agent", "kube-probe/lab")
+        .header("connection", "close");
     for (name, value) in headers {
         request = request.header(name, value);
     }

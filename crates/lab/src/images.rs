@@ -52,7 +52,9 @@ impl ImageError {
     pub fn cure(&self) -> String {
         match self {
             Self::Unmapped(image) => format!("say what stands for it: --image '{}=COMMAND ARG…'", name(image)),
-            Self::NoProgram { image, .. } => format!("install it, or name another: --image '{}=COMMAND ARG…'", name(image)),
+            Self::NoProgram { image, .. } => {
+                format!("install it, or name another: --image '{}=COMMAND ARG…'", name(image))
+            }
             Self::Mapping(_) => "for example --image 'library/redis=redis-server'".to_owned(),
         }
     }
@@ -103,17 +105,23 @@ impl Images {
     /// What a container of `image` with its `command` and `args` runs.
     pub fn program(&self, image: &str, command: &[String], args: &[String]) -> Result<Program, ImageError> {
         let known = self.known.get(name(image)).ok_or_else(|| ImageError::Unmapped(image.to_owned()))?;
-        let words: Vec<&String> = if command.is_empty() { known.entry.iter().chain(args).collect() } else { command.iter().chain(args).collect() };
+        let words: Vec<&String> = if command.is_empty() {
+            known.entry.iter().chain(args).collect()
+        } else {
+            command.iter().chain(args).collect()
+        };
         let (first, rest) = words.split_first().ok_or_else(|| ImageError::Unmapped(image.to_owned()))?;
         let args = rest.iter().map(|w| (*w).clone()).collect();
-        self.resolve(first, args).ok_or_else(|| ImageError::NoProgram { program: (*first).clone(), image: image.to_owned() })
+        self.resolve(first, args)
+            .ok_or_else(|| ImageError::NoProgram { program: (*first).clone(), image: image.to_owned() })
     }
 
     /// A program by name: one on PATH, at its absolute path, by its name alone, or this binary where it can stand in.
     pub fn resolve(&self, program: &str, args: Vec<String>) -> Option<Program> {
         let base = Path::new(program).file_name()?.to_str()?.to_owned();
         let absolute = Path::new(program);
-        let path = if absolute.is_absolute() && is_executable(absolute) { Some(absolute.to_owned()) } else { on_path(&base) };
+        let path =
+            if absolute.is_absolute() && is_executable(absolute) { Some(absolute.to_owned()) } else { on_path(&base) };
         let own = (base == "fortio").then(|| PathBuf::from(OWN));
         Some(Program { path: path.or(own)?, arg0: base, args })
     }
@@ -144,7 +152,12 @@ mod tests {
 
     #[test]
     fn names_are_compared_without_registry_and_tag() {
-        for image in ["fortio/fortio", "fortio/fortio:1.69.4", "docker.io/fortio/fortio:1", "localhost:5000/fortio/fortio@sha256:ab"] {
+        for image in [
+            "fortio/fortio",
+            "fortio/fortio:1.69.4",
+            "docker.io/fortio/fortio:1",
+            "localhost:5000/fortio/fortio@sha256:ab",
+        ] {
             assert_eq!(name(image), "fortio/fortio", "{image}");
         }
         assert_eq!(name("docker.io/library/python:3.12-alpine"), "python");

@@ -1,8 +1,8 @@
 //! Objects as the terminal shows them: kubectl's tables, names, YAML, JSON and JSONPath.
 
+use jiff::Timestamp;
 use serde_json::Value;
 use std::fmt::Write;
-use jiff::Timestamp;
 use trysail_api::object::Kind;
 
 /// Rows with columns padded to their widest cell, two spaces apart.
@@ -77,7 +77,8 @@ pub fn objects(kind: Kind, items: &[Value], wide: bool, namespaces: bool) -> Str
         let mut row = vec![text(item, "/metadata/name")];
         match kind {
             Kind::Pod => {
-                let containers = item.pointer("/status/containerStatuses").and_then(Value::as_array).cloned().unwrap_or_default();
+                let containers =
+                    item.pointer("/status/containerStatuses").and_then(Value::as_array).cloned().unwrap_or_default();
                 let total = item.pointer("/spec/containers").and_then(Value::as_array).map_or(0, Vec::len);
                 let ready = containers.iter().filter(|c| c.get("ready") == Some(&Value::Bool(true))).count();
                 let restarts: i64 = containers.iter().map(|c| number(c, "/restartCount")).sum();
@@ -86,7 +87,10 @@ pub fn objects(kind: Kind, items: &[Value], wide: bool, namespaces: bool) -> Str
             Kind::Deployment => {
                 let wanted = item.pointer("/spec/replicas").and_then(Value::as_i64).unwrap_or(1);
                 row.push(format!("{}/{wanted}", number(item, "/status/readyReplicas")));
-                row.extend([number(item, "/status/updatedReplicas").to_string(), number(item, "/status/availableReplicas").to_string()]);
+                row.extend([
+                    number(item, "/status/updatedReplicas").to_string(),
+                    number(item, "/status/availableReplicas").to_string(),
+                ]);
             }
             Kind::Service => {
                 let ports = item.pointer("/spec/ports").and_then(Value::as_array).into_iter().flatten();
@@ -101,7 +105,11 @@ pub fn objects(kind: Kind, items: &[Value], wide: bool, namespaces: bool) -> Str
         row.push(age(item));
         if wide && kind == Kind::Pod {
             let mesh = text(item, "/metadata/annotations/ambient.istio.io~1redirection");
-            row.extend([text(item, "/status/podIP"), text(item, "/spec/nodeName"), if mesh.is_empty() { "none".into() } else { mesh }]);
+            row.extend([
+                text(item, "/status/podIP"),
+                text(item, "/spec/nodeName"),
+                if mesh.is_empty() { "none".into() } else { mesh },
+            ]);
         }
         if namespaces && kind.namespaced() {
             row.insert(0, text(item, "/metadata/namespace"));
@@ -161,7 +169,8 @@ fn scalar(value: &Value) -> String {
         Value::String(text) => {
             let plain = |c: char| c.is_ascii_alphanumeric() || "-_./".contains(c);
             let word = text.starts_with(|c: char| c.is_ascii_alphabetic() || c == '/') && text.chars().all(plain);
-            let reserved = ["true", "false", "null", "yes", "no", "on", "off", "y", "n"].contains(&text.to_ascii_lowercase().as_str());
+            let reserved = ["true", "false", "null", "yes", "no", "on", "off", "y", "n"]
+                .contains(&text.to_ascii_lowercase().as_str());
             if word && !reserved { text.clone() } else { value.to_string() }
         }
         other => other.to_string(),
@@ -181,7 +190,8 @@ pub fn jsonpath(value: &Value, template: &str) -> Result<String, String> {
             out.push_str(&literal.replace("\\n", "\n").replace("\\t", "\t"));
         } else {
             let found = select(value, expression).map_err(|e| format!("jsonpath {template:?}: {e}"))?;
-            let shown: Vec<String> = found.iter().map(|v| v.as_str().map_or_else(|| v.to_string(), str::to_owned)).collect();
+            let shown: Vec<String> =
+                found.iter().map(|v| v.as_str().map_or_else(|| v.to_string(), str::to_owned)).collect();
             out.push_str(&shown.join(" "));
         }
         rest = after.get(close + 1..).unwrap_or_default();

@@ -64,11 +64,10 @@ pub fn enter(view: &View) -> io::Result<()> {
             fs::create_dir(&to)?;
             let own = ["tmp", "run"].iter().any(|name| from == Path::new("/").join(name));
             if own {
-                mount(Some("tmpfs"), &to, Some("tmpfs"), MsFlags::empty(), Some("mode=1777")).map_err(at("mounting", &to))?;
-            } else if !view.hidden.contains(&from) && bind(&from, &to).is_ok() {
-                if !["dev", "proc", "sys"].iter().any(|name| from == Path::new("/").join(name)) {
-                    read_only(&to)?;
-                }
+                mount(Some("tmpfs"), &to, Some("tmpfs"), MsFlags::empty(), Some("mode=1777"))
+                    .map_err(at("mounting", &to))?;
+            } else if !view.hidden.contains(&from) && bind(&from, &to).is_ok() && !is_special(&from) {
+                read_only(&to)?;
             }
         }
     }
@@ -83,6 +82,11 @@ pub fn enter(view: &View) -> io::Result<()> {
     umount2(".", MntFlags::MNT_DETACH).map_err(io::Error::from)?;
     nix::unistd::chdir("/")?;
     mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none).map_err(io::Error::from)
+}
+
+/// File systems of the kernel's own, in which nothing of this machine's can be changed by writing.
+fn is_special(path: &Path) -> bool {
+    ["dev", "proc", "sys"].iter().any(|name| path == Path::new("/").join(name))
 }
 
 /// Mounts `source` at `inside`. A folder on the way that does not exist is made; where this machine's own folder would have to change,

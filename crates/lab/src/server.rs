@@ -8,10 +8,10 @@ use nix::sys::signal::Signal;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::process::Stdio;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
 use tokio::net::{UnixListener, UnixStream};
-use std::sync::Arc;
 use tokio::sync::{Mutex, mpsc, oneshot, watch};
 use trysail_base::tasks::Tasks;
 
@@ -22,7 +22,13 @@ const LONGEST: u64 = 64 << 20;
 type Captures = Arc<Mutex<Option<capture::Running>>>;
 
 /// Serves the socket until the tasks stop. `down` resolves who waits for the end of the lab.
-pub fn serve(listener: UnixListener, inputs: mpsc::Sender<Input>, changes: watch::Receiver<u64>, down: watch::Sender<bool>, tasks: &Tasks) {
+pub fn serve(
+    listener: UnixListener,
+    inputs: mpsc::Sender<Input>,
+    changes: watch::Receiver<u64>,
+    down: watch::Sender<bool>,
+    tasks: &Tasks,
+) {
     let (owner, captures) = (tasks.clone(), Captures::default());
     tasks.spawn(async move {
         loop {
@@ -32,7 +38,12 @@ pub fn serve(listener: UnixListener, inputs: mpsc::Sender<Input>, changes: watch
                 tracing::warn!("a request of another user was refused");
                 continue;
             }
-            let client = Client { capture: captures.clone(), inputs: inputs.clone(), changes: changes.clone(), down: down.clone() };
+            let client = Client {
+                capture: captures.clone(),
+                inputs: inputs.clone(),
+                changes: changes.clone(),
+                down: down.clone(),
+            };
             owner.spawn(async move {
                 if let Err(error) = client.serve(stream).await {
                     tracing::debug!(%error, "a request failed");
@@ -52,7 +63,9 @@ struct Client {
 impl Client {
     async fn serve(mut self, mut stream: UnixStream) -> io::Result<()> {
         let mut length = [0; 8];
-        let received = stream.async_io(Interest::READABLE, || trysail_netns::fd_pass::recv_with(stream.as_raw_fd(), &mut length)).await;
+        let received = stream
+            .async_io(Interest::READABLE, || trysail_netns::fd_pass::recv_with(stream.as_raw_fd(), &mut length))
+            .await;
         let (got, descriptors) = received?;
         stream.read_exact(length.get_mut(got..).unwrap_or_default()).await?;
         let length = u64::from_be_bytes(length);
@@ -109,7 +122,9 @@ impl Client {
                 }
             }
             Request::CaptureStop => {
-                let Some(running) = self.capture.lock().await.take() else { return Answer::error("error: nothing is captured") };
+                let Some(running) = self.capture.lock().await.take() else {
+                    return Answer::error("error: nothing is captured");
+                };
                 match tokio::task::spawn_blocking(move || running.finish()).await {
                     Ok(Ok(seen)) => Answer::ok(serde_json::to_value(seen).unwrap_or_default()),
                     Ok(Err(error)) => Answer::error(format!("error: the capture failed: {error}")),
@@ -152,12 +167,16 @@ async fn exec(target: ExecTarget, command: &[String], descriptors: Vec<OwnedFd>,
     };
     let start = match start {
         Ok(start) => start,
-        Err(error) => return Answer { code: 127, errors: vec![format!("error: {error}")], value: serde_json::Value::Null },
+        Err(error) => {
+            return Answer { code: 127, errors: vec![format!("error: {error}")], value: serde_json::Value::Null };
+        }
     };
     let streams = [Stdio::from(stdin), Stdio::from(stdout), Stdio::from(stderr)];
     let mut child = match spawn::beside(&context.ns, pid, &start, streams) {
         Ok(child) => child,
-        Err(error) => return Answer { code: 126, errors: vec![format!("error: {error}")], value: serde_json::Value::Null },
+        Err(error) => {
+            return Answer { code: 126, errors: vec![format!("error: {error}")], value: serde_json::Value::Null };
+        }
     };
     let mut byte = [0];
     let status = tokio::select! {

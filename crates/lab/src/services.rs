@@ -30,10 +30,12 @@ pub fn ruleset(forwards: &[Forward]) -> String {
     let mut selves: Vec<Ipv4Addr> = Vec::new();
     for Forward { vip, port, endpoints } in forwards {
         if endpoints.is_empty() {
-            writeln!(out, "add rule ip services empty ip daddr {vip} tcp dport {port} reject with tcp reset").unwrap_or_default();
+            writeln!(out, "add rule ip services empty ip daddr {vip} tcp dport {port} reject with tcp reset")
+                .unwrap_or_default();
             continue;
         }
-        let choices: Vec<String> = endpoints.iter().enumerate().map(|(i, (ip, p))| format!("{i} : {ip} . {p}")).collect();
+        let choices: Vec<String> =
+            endpoints.iter().enumerate().map(|(i, (ip, p))| format!("{i} : {ip} . {p}")).collect();
         let choices = choices.join(", ");
         for chain in ["nat", "own"] {
             writeln!(
@@ -50,7 +52,8 @@ pub fn ruleset(forwards: &[Forward]) -> String {
     if !selves.is_empty() {
         // A pod that a service sends back to itself must see the answer come from elsewhere.
         let pairs: Vec<String> = selves.iter().map(|ip| format!("{ip} . {ip}")).collect();
-        writeln!(out, "add rule ip services hairpin ip saddr . ip daddr {{ {} }} masquerade", pairs.join(", ")).unwrap_or_default();
+        writeln!(out, "add rule ip services hairpin ip saddr . ip daddr {{ {} }} masquerade", pairs.join(", "))
+            .unwrap_or_default();
     }
     out
 }

@@ -99,7 +99,11 @@ pub fn beside(ns: &NetNs, pid: u32, start: &Start, streams: [Stdio; 3]) -> io::R
     })
 }
 
-fn in_pod(ns: &NetNs, command: StdCommand, enter: impl FnOnce() -> io::Result<()> + Send + 'static) -> io::Result<Child> {
+fn in_pod(
+    ns: &NetNs,
+    command: StdCommand,
+    enter: impl FnOnce() -> io::Result<()> + Send + 'static,
+) -> io::Result<Child> {
     let runtime = tokio::runtime::Handle::current();
     let spawned = ns.run(move || {
         enter()?;

@@ -1,10 +1,10 @@
 //! The lab's objects, in memory and, for the control plane, as files in a folder.
 
+use jiff::Timestamp;
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 use trysail_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use jiff::Timestamp;
 use trysail_api::object::{Kind, Object, ObjectKey};
 
 /// The objects.
@@ -37,7 +37,9 @@ impl Store {
 
     /// All objects of a kind; of one namespace if given.
     pub fn list(&self, kind: Kind, namespace: Option<&str>) -> Vec<&Object> {
-        let of = |(key, _): &(&ObjectKey, &Object)| key.kind == kind && namespace.is_none_or(|n| !kind.namespaced() || key.namespace == n);
+        let of = |(key, _): &(&ObjectKey, &Object)| {
+            key.kind == kind && namespace.is_none_or(|n| !kind.namespaced() || key.namespace == n)
+        };
         self.objects.iter().filter(of).map(|(_, object)| object).collect()
     }
 

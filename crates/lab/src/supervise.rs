@@ -48,7 +48,11 @@ impl Process {
         let (sender, view) = watch::channel(ProcessView::default());
         let output = Output::default();
         let process = Self { name: name.to_owned(), role, output: output.clone(), wanted, view };
-        tasks.spawn(keep(Keeper { name: name.to_owned(), ns, make: Arc::new(make), output, tasks: tasks.clone() }, wants, sender));
+        tasks.spawn(keep(
+            Keeper { name: name.to_owned(), ns, make: Arc::new(make), output, tasks: tasks.clone() },
+            wants,
+            sender,
+        ));
         process
     }
 

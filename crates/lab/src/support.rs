@@ -22,12 +22,34 @@ const POD: &[&str] = &[
     "initContainers[].*",
 ];
 const CONTAINER: &[&str] = &[
-    "name", "image", "imagePullPolicy", "command", "args", "workingDir", "env", "ports", "volumeMounts", "readinessProbe", "livenessProbe",
-    "startupProbe", "lifecycle", "resources", "restartPolicy",
+    "name",
+    "image",
+    "imagePullPolicy",
+    "command",
+    "args",
+    "workingDir",
+    "env",
+    "ports",
+    "volumeMounts",
+    "readinessProbe",
+    "livenessProbe",
+    "startupProbe",
+    "lifecycle",
+    "resources",
+    "restartPolicy",
 ];
 /// Fields of a pod that mean nothing on one machine; said once, as a notice.
-const HARMLESS: &[&str] = &["tolerations", "priorityClassName", "dnsPolicy", "schedulerName", "enableServiceLinks", "automountServiceAccountToken", "imagePullSecrets"];
-const HARMLESS_CONTAINER: &[&str] = &["resources", "imagePullPolicy", "terminationMessagePath", "terminationMessagePolicy"];
+const HARMLESS: &[&str] = &[
+    "tolerations",
+    "priorityClassName",
+    "dnsPolicy",
+    "schedulerName",
+    "enableServiceLinks",
+    "automountServiceAccountToken",
+    "imagePullSecrets",
+];
+const HARMLESS_CONTAINER: &[&str] =
+    &["resources", "imagePullPolicy", "terminationMessagePath", "terminationMessagePolicy"];
 
 /// What must be said of an object before it is accepted.
 pub fn check(loaded: &Loaded, images: &Images) -> Vec<Diagnostic> {
@@ -55,14 +77,24 @@ pub fn check(loaded: &Loaded, images: &Images) -> Vec<Diagnostic> {
             for (asked, key) in [(injected, labels::ISTIO_INJECTION), (waypoint, labels::USE_WAYPOINT)] {
                 if asked {
                     let message = "this mode is not available in this version: pods of the namespace are not started";
-                    out.add(Severity::Warning, &format!("metadata.labels.{key}"), message, "use istio.io/dataplane-mode: ambient, or no mode");
+                    out.add(
+                        Severity::Warning,
+                        &format!("metadata.labels.{key}"),
+                        message,
+                        "use istio.io/dataplane-mode: ambient, or no mode",
+                    );
                 }
             }
         }
         Object::Service(service) => {
             let kind = service.spec.as_ref().and_then(|s| s.type_.as_deref()).unwrap_or("ClusterIP");
             if kind != "ClusterIP" {
-                out.add(Severity::Warning, "spec.type", &format!("{kind} is served inside the lab alone, as ClusterIP"), "");
+                out.add(
+                    Severity::Warning,
+                    "spec.type",
+                    &format!("{kind} is served inside the lab alone, as ClusterIP"),
+                    "",
+                );
             }
             let ports = service.spec.iter().flat_map(|s| s.ports.iter().flatten());
             if ports.into_iter().any(|p| p.protocol.as_deref().is_some_and(|p| p != "TCP")) {
@@ -108,7 +140,9 @@ impl Findings<'_> {
         for (key, below) in value.as_object().into_iter().flatten() {
             self.pod_field(path, key, below);
         }
-        for (list, containers) in [("initContainers", spec.init_containers.as_deref().unwrap_or_default()), ("containers", &spec.containers)] {
+        for (list, containers) in
+            [("initContainers", spec.init_containers.as_deref().unwrap_or_default()), ("containers", &spec.containers)]
+        {
             for (index, container) in containers.iter().enumerate() {
                 let at = format!("{path}.{list}[{index}]");
                 let fields = serde_json::to_value(container).unwrap_or_default();
@@ -117,7 +151,12 @@ impl Findings<'_> {
                         continue;
                     }
                     if !CONTAINER.contains(&key) {
-                        self.add(Severity::Error, &format!("{at}.{key}"), "not supported here", "remove it for the lab");
+                        self.add(
+                            Severity::Error,
+                            &format!("{at}.{key}"),
+                            "not supported here",
+                            "remove it for the lab",
+                        );
                     }
                 }
                 self.probes(&fields, &at);
@@ -148,7 +187,12 @@ impl Findings<'_> {
             for (index, volume) in below.as_array().into_iter().flatten().enumerate() {
                 let kinds = volume.as_object().into_iter().flatten().map(|(k, _)| k.as_str()).filter(|k| *k != "name");
                 for kind in kinds.filter(|k| !["configMap", "emptyDir", "secret"].contains(k)) {
-                    self.add(Severity::Error, &format!("{at}[{index}].{kind}"), "this kind of volume is not supported here", "use configMap, secret or emptyDir");
+                    self.add(
+                        Severity::Error,
+                        &format!("{at}[{index}].{kind}"),
+                        "this kind of volume is not supported here",
+                        "use configMap, secret or emptyDir",
+                    );
                 }
             }
         }
@@ -157,7 +201,12 @@ impl Findings<'_> {
     fn probes(&mut self, container: &Value, at: &str) {
         for probe in ["readinessProbe", "livenessProbe", "startupProbe"] {
             if container.get(probe).is_some_and(|p| p.get("grpc").is_some()) {
-                self.add(Severity::Error, &format!("{at}.{probe}.grpc"), "gRPC probes are not supported here", "use httpGet, tcpSocket or exec");
+                self.add(
+                    Severity::Error,
+                    &format!("{at}.{probe}.grpc"),
+                    "gRPC probes are not supported here",
+                    "use httpGet, tcpSocket or exec",
+                );
             }
         }
     }

@@ -48,7 +48,9 @@ pub struct Options {
 #[derive(Debug, thiserror::Error)]
 pub enum UpError {
     /// There is one of the same name.
-    #[error("a lab named {0:?} is running already\n  help: end it with `trysail lab down --name {0}`, or give this one another name with --name")]
+    #[error(
+        "a lab named {0:?} is running already\n  help: end it with `trysail lab down --name {0}`, or give this one another name with --name"
+    )]
     Running(String),
     /// It ended before it was ready.
     #[error("the lab did not start: {0}")]
@@ -228,10 +230,13 @@ async fn lab(options: Options, listener: StdListener) -> Result<(), UpError> {
     let store = Store::new(scratch.join("objects"))?;
     let nodes = tokio::task::spawn_blocking(move || {
         world::build_fabric()?;
-        (1..=options.nodes).map(|n| world::build_node(n, options.nodes, &system::scratch())).collect::<Result<Vec<Node>, _>>()
+        (1..=options.nodes)
+            .map(|n| world::build_node(n, options.nodes, &system::scratch()))
+            .collect::<Result<Vec<Node>, _>>()
     });
     let nodes = nodes.await.map_err(io::Error::other)??;
-    let system_options = system::Options { own, cert_ttl: options.cert_ttl, log: options.log, l4_proxy: options.l4_proxy };
+    let system_options =
+        system::Options { own, cert_ttl: options.cert_ttl, log: options.log, l4_proxy: options.l4_proxy };
     let processes = system::start(&system_options, &nodes, store.dir(), &tasks)?;
     let (statuses, captured) = mpsc::channel(1024);
     let (names, published) = watch::channel(Arc::default());
@@ -239,12 +244,18 @@ async fn lab(options: Options, listener: StdListener) -> Result<(), UpError> {
     for node in &nodes {
         let agent = AgentLink::open(system::agent_socket(&node.dir), statuses.clone(), &tasks);
         let (udp, tcp) = node.resolver_sockets()?;
-        dns::serve(tokio::net::UdpSocket::from_std(udp)?, tokio::net::TcpListener::from_std(tcp)?, published.clone(), &tasks);
+        dns::serve(
+            tokio::net::UdpSocket::from_std(udp)?,
+            tokio::net::TcpListener::from_std(tcp)?,
+            published.clone(),
+            &tasks,
+        );
         let (services, rules) = watch::channel(String::new());
         tasks.spawn(apply_rules(node.ns.clone(), rules));
         links.push(NodeLink { agent, services });
     }
-    let (cluster, pod_events) = Cluster::new(Parts { store, images, nodes, links, processes, names, tasks: tasks.clone() });
+    let (cluster, pod_events) =
+        Cluster::new(Parts { store, images, nodes, links, processes, names, tasks: tasks.clone() });
     let (inputs, receiver) = mpsc::channel(256);
     let (down, mut ended) = watch::channel(false);
     server::serve(tokio::net::UnixListener::from_std(listener)?, inputs, cluster.changes(), down, &tasks);

@@ -73,7 +73,10 @@ impl PodNet {
     pub fn detach(&self) -> Result<(), WorldError> {
         let link = self.link.clone();
         self.node.run_async(move || async move { Links::open()?.remove(&link).await })??;
-        Ok(nft::apply(&self.node, format!("delete element bridge guard pods {{ \"{}\" . {} }}\n", self.link, self.address))?)
+        Ok(nft::apply(
+            &self.node,
+            format!("delete element bridge guard pods {{ \"{}\" . {} }}\n", self.link, self.address),
+        )?)
     }
 }
 

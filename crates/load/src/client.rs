@@ -46,7 +46,8 @@ impl Template {
     pub fn new(url: &str, headers: &[String], body: Bytes, timeout: Duration) -> Result<Self, TargetError> {
         let full = if url.contains("://") { url.to_owned() } else { format!("http://{url}") };
         let uri: Uri = full.parse().map_err(|_| TargetError::Url(url.to_owned()))?;
-        let host = uri.host().filter(|_| uri.scheme_str() == Some("http")).ok_or_else(|| TargetError::Url(url.to_owned()))?;
+        let host =
+            uri.host().filter(|_| uri.scheme_str() == Some("http")).ok_or_else(|| TargetError::Url(url.to_owned()))?;
         let parse = |text: &String| {
             let (name, value) = text.split_once(':').ok_or_else(|| TargetError::Header(text.clone()))?;
             let bad = || TargetError::Header(text.clone());
@@ -103,7 +104,10 @@ impl Connection {
             }
             failed => {
                 self.sender = None;
-                self.last_error = Some(failed.map_or_else(|_| format!("no answer within {:?}", template.timeout), |r| r.map_or_else(|e| e, |s| s.to_string())));
+                self.last_error = Some(failed.map_or_else(
+                    |_| format!("no answer within {:?}", template.timeout),
+                    |r| r.map_or_else(|e| e, |s| s.to_string()),
+                ));
                 -1
             }
         }
@@ -124,7 +128,8 @@ impl Connection {
         let mut sender = match open {
             Some(sender) => sender,
             None => {
-                let addresses: Vec<SocketAddr> = tokio::net::lookup_host(&template.authority).await.map_err(|e| say(&e))?.collect();
+                let addresses: Vec<SocketAddr> =
+                    tokio::net::lookup_host(&template.authority).await.map_err(|e| say(&e))?.collect();
                 let stream = TcpStream::connect(addresses.as_slice()).await.map_err(|e| say(&e))?;
                 stream.set_nodelay(true).map_err(|e| say(&e))?;
                 self.sockets += 1;

@@ -30,7 +30,10 @@ pub async fn serve(listener: TcpListener, log: bool, tasks: &Tasks) {
         tasks.spawn(async move {
             let service = hyper::service::service_fn(move |request| answer(request, peer));
             // A client that goes away ends its connection, and that is all there is to say.
-            auto::Builder::new(TokioExecutor::new()).serve_connection(TokioIo::new(stream), service).await.unwrap_or_default();
+            auto::Builder::new(TokioExecutor::new())
+                .serve_connection(TokioIo::new(stream), service)
+                .await
+                .unwrap_or_default();
         });
     }
 }
@@ -55,7 +58,8 @@ fn choose(text: &str, roll: f64) -> Option<&str> {
 async fn answer(request: Request<Incoming>, peer: SocketAddr) -> Result<Response<Full<Bytes>>, Infallible> {
     let (parts, body) = request.into_parts();
     let query = parts.uri.query().unwrap_or_default();
-    let asked = |key: &str| query.split('&').filter_map(|pair| pair.split_once('=')).find(|(k, _)| *k == key).map(|(_, v)| v);
+    let asked =
+        |key: &str| query.split('&').filter_map(|pair| pair.split_once('=')).find(|(k, _)| *k == key).map(|(_, v)| v);
     let received = match body.collect().await {
         Ok(collected) => collected.to_bytes(),
         Err(_) => Bytes::new(),
@@ -78,13 +82,20 @@ async fn answer(request: Request<Incoming>, peer: SocketAddr) -> Result<Response
 
 /// A number in 0..1 that need not be good: the low bits of the clock, mixed.
 fn fraction() -> f64 {
-    let nanos = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default().as_nanos() as u64;
+    let nanos =
+        std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default().as_nanos() as u64;
     (nanos.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 11) as f64 / (1u64 << 53) as f64
 }
 
 fn dump(parts: &hyper::http::request::Parts, peer: SocketAddr, body: &Bytes) -> String {
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    let mut out = format!("Hostname: {}\nFrom: {peer}\n{} {} {:?}\n\nheaders:\n\n", host.trim(), parts.method, parts.uri, parts.version);
+    let mut out = format!(
+        "Hostname: {}\nFrom: {peer}\n{} {} {:?}\n\nheaders:\n\n",
+        host.trim(),
+        parts.method,
+        parts.uri,
+        parts.version
+    );
     for (name, value) in &parts.headers {
         writeln!(out, "{name}: {}", String::from_utf8_lossy(value.as_bytes())).unwrap_or_default();
     }
@@ -100,7 +111,10 @@ mod tests {
     #[test]
     fn shares_are_percent() {
         assert_eq!(choose("503", 0.99), Some("503"));
-        assert_eq!((choose("503:10,404:5", 0.05), choose("503:10,404:5", 0.12), choose("503:10,404:5", 0.5)), (Some("503"), Some("404"), None));
+        assert_eq!(
+            (choose("503:10,404:5", 0.05), choose("503:10,404:5", 0.12), choose("503:10,404:5", 0.5)),
+            (Some("503"), Some("404"), None)
+        );
     }
 
     #[tokio::test]
@@ -112,7 +126,8 @@ mod tests {
         tasks.spawn(async move { serve(listener, false, &owner).await });
         let mut connection = Connection::new(&tasks);
         for (path, code) in [("/", 200), ("/fortio/", 200), ("/?status=503", 503), ("/?size=100000&delay=1ms", 200)] {
-            let template = Template::new(&format!("http://{address}{path}"), &[], Bytes::new(), Duration::from_secs(5)).unwrap();
+            let template =
+                Template::new(&format!("http://{address}{path}"), &[], Bytes::new(), Duration::from_secs(5)).unwrap();
             assert_eq!(connection.call(&template).await, code, "{path}");
         }
         assert_eq!(connection.sockets, 1);

@@ -40,7 +40,8 @@ impl Flags {
         let mut out = Self::default();
         let mut words = words.iter();
         while let Some(word) = words.next() {
-            let Some(name) = word.strip_prefix("--").or_else(|| word.strip_prefix('-')).filter(|n| !n.is_empty()) else {
+            let Some(name) = word.strip_prefix("--").or_else(|| word.strip_prefix('-')).filter(|n| !n.is_empty())
+            else {
                 out.rest.push(word.clone());
                 continue;
             };
@@ -48,7 +49,8 @@ impl Flags {
                 Some((name, value)) => (name, Some(value.to_owned())),
                 None => (name, None),
             };
-            let (_, takes) = known.iter().find(|(k, _)| *k == name).ok_or_else(|| FlagError::Unknown(name.to_owned()))?;
+            let (_, takes) =
+                known.iter().find(|(k, _)| *k == name).ok_or_else(|| FlagError::Unknown(name.to_owned()))?;
             let value = match (inline, takes) {
                 (Some(value), _) => value,
                 (None, true) => words.next().cloned().ok_or_else(|| FlagError::NoValue(name.to_owned()))?,
@@ -111,9 +113,14 @@ mod tests {
 
     #[test]
     fn flags_are_read_as_go_reads_them() {
-        let words: Vec<String> = ["-qps", "200", "--t=1m30s", "-json", "-", "-H", "a: b", "-H", "c: d", "http://x"].map(str::to_owned).to_vec();
+        let words: Vec<String> = ["-qps", "200", "--t=1m30s", "-json", "-", "-H", "a: b", "-H", "c: d", "http://x"]
+            .map(str::to_owned)
+            .to_vec();
         let flags = Flags::parse(&words, &[("qps", true), ("t", true), ("json", true), ("H", true)]).unwrap();
-        assert_eq!((flags.text("json"), flags.all("H").len(), flags.rest.as_slice()), (Some("-"), 2, ["http://x".to_owned()].as_slice()));
+        assert_eq!(
+            (flags.text("json"), flags.all("H").len(), flags.rest.as_slice()),
+            (Some("-"), 2, ["http://x".to_owned()].as_slice())
+        );
         assert_eq!(flags.value("t", Default::default(), duration).unwrap().as_secs(), 90);
         assert_eq!(Flags::parse(&["-nope".into()], &[]), Err(FlagError::Unknown("nope".into())));
         assert!(duration("10").is_err() && duration("1x").is_err());

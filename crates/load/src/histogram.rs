@@ -68,7 +68,8 @@ impl Histogram {
     /// Reads [`Histogram::encode`]'s text.
     pub fn decode(text: &str) -> Result<Self, DecodeError> {
         let bytes = base64::engine::general_purpose::STANDARD.decode(text).map_err(|e| DecodeError(e.to_string()))?;
-        let inner = Deserializer::new().deserialize(&mut bytes.as_slice()).map_err(|e| DecodeError(format!("{e:?}")))?;
+        let inner =
+            Deserializer::new().deserialize(&mut bytes.as_slice()).map_err(|e| DecodeError(format!("{e:?}")))?;
         Ok(Self(inner))
     }
 }

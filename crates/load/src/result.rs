@@ -89,8 +89,10 @@ impl Summary {
     /// fortio's keys, and the whole histogram.
     pub fn json(&self) -> Value {
         let (min, max) = self.histogram.range_ms();
-        let percentiles: Vec<Value> =
-            PERCENTILES.iter().map(|p| json!({"Percentile": p, "Value": self.histogram.percentile_ms(*p) / 1e3})).collect();
+        let percentiles: Vec<Value> = PERCENTILES
+            .iter()
+            .map(|p| json!({"Percentile": p, "Value": self.histogram.percentile_ms(*p) / 1e3}))
+            .collect();
         let codes: BTreeMap<String, u64> = self.codes.iter().map(|(c, n)| (c.to_string(), *n)).collect();
         json!({
             "RunType": "HTTP",

@@ -200,7 +200,11 @@ fn service(s: wds::Service) -> Result<Service, DecodeError> {
     let ports = s.ports.iter().map(|p| Ok(ServicePort { port: port(p.service_port)?, target: port(p.target_port)? }));
     Ok(Service {
         key: ServiceKey::new(&s.namespace, &s.hostname),
-        addresses: s.addresses.iter().map(|a| Ok((a.network.clone(), ip(&a.address)?))).collect::<Result<_, DecodeError>>()?,
+        addresses: s
+            .addresses
+            .iter()
+            .map(|a| Ok((a.network.clone(), ip(&a.address)?)))
+            .collect::<Result<_, DecodeError>>()?,
         ports: ports.collect::<Result<_, DecodeError>>()?,
         name: s.name,
         namespace: s.namespace,

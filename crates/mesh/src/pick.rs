@@ -45,7 +45,8 @@ pub fn pick(
     for workload in snapshot.endpoints(&service.key) {
         seen = true;
         let own = workload.services.get(&service.key).and_then(|ports| ports.get(&port)).copied();
-        let (Some(target), Some(address)) = (own.filter(|p| *p > 0).or((known.target > 0).then_some(known.target)), workload.addresses.first())
+        let (Some(target), Some(address)) =
+            (own.filter(|p| *p > 0).or((known.target > 0).then_some(known.target)), workload.addresses.first())
         else {
             continue;
         };

@@ -99,7 +99,12 @@ impl Links {
     }
 
     /// Routes `destination/prefix` through `gateway`, which need not be in a connected subnet.
-    pub async fn add_route(&self, link: &str, (destination, prefix): (Ipv4Addr, u8), gateway: Ipv4Addr) -> Result<(), LinkError> {
+    pub async fn add_route(
+        &self,
+        link: &str,
+        (destination, prefix): (Ipv4Addr, u8),
+        gateway: Ipv4Addr,
+    ) -> Result<(), LinkError> {
         let route = RouteMessageBuilder::<Ipv4Addr>::new()
             .destination_prefix(destination, prefix)
             .gateway(gateway)
@@ -127,11 +132,21 @@ impl Links {
                 rule.execute().await
             };
             let route = if v6 {
-                RouteMessageBuilder::<Ipv6Addr>::new().destination_prefix(Ipv6Addr::UNSPECIFIED, 0).output_interface(lo)
-                    .table_id(table).kind(RouteType::Local).scope(RouteScope::Host).build()
+                RouteMessageBuilder::<Ipv6Addr>::new()
+                    .destination_prefix(Ipv6Addr::UNSPECIFIED, 0)
+                    .output_interface(lo)
+                    .table_id(table)
+                    .kind(RouteType::Local)
+                    .scope(RouteScope::Host)
+                    .build()
             } else {
-                RouteMessageBuilder::<Ipv4Addr>::new().destination_prefix(Ipv4Addr::UNSPECIFIED, 0).output_interface(lo)
-                    .table_id(table).kind(RouteType::Local).scope(RouteScope::Host).build()
+                RouteMessageBuilder::<Ipv4Addr>::new()
+                    .destination_prefix(Ipv4Addr::UNSPECIFIED, 0)
+                    .output_interface(lo)
+                    .table_id(table)
+                    .kind(RouteType::Local)
+                    .scope(RouteScope::Host)
+                    .build()
             };
             let routed = self.0.route().add(route).execute().await;
             for outcome in [result, routed] {

@@ -29,7 +29,8 @@ impl Sockets {
 
     fn make(&self, address: SocketAddr) -> io::Result<Socket> {
         let domain = Domain::for_address(address);
-        let socket = flat(self.pod.within(&self.home, || Socket::new(domain, Type::STREAM.nonblocking(), Some(Protocol::TCP))))?;
+        let socket =
+            flat(self.pod.within(&self.home, || Socket::new(domain, Type::STREAM.nonblocking(), Some(Protocol::TCP))))?;
         socket.set_mark(PROXY_MARK)?;
         Ok(socket)
     }
@@ -67,7 +68,8 @@ impl Sockets {
 /// Options of every proxied connection: no delay for small writes, and keepalive, so that a vanished peer is noticed.
 pub fn prepare(stream: &TcpStream) -> io::Result<()> {
     stream.set_nodelay(true)?;
-    let keepalive = TcpKeepalive::new().with_time(Duration::from_secs(180)).with_interval(Duration::from_secs(180)).with_retries(9);
+    let keepalive =
+        TcpKeepalive::new().with_time(Duration::from_secs(180)).with_interval(Duration::from_secs(180)).with_retries(9);
     SockRef::from(stream).set_tcp_keepalive(&keepalive)
 }
 

@@ -43,7 +43,8 @@ pub fn isolate() -> Result<(), IsolateError> {
     if !uid.is_root() {
         flags |= CloneFlags::CLONE_NEWUSER;
     }
-    unshare(flags).map_err(|error| why_forbidden().unwrap_or(IsolateError::Step { step: "unshare", source: error.into() }))?;
+    unshare(flags)
+        .map_err(|error| why_forbidden().unwrap_or(IsolateError::Step { step: "unshare", source: error.into() }))?;
     if !uid.is_root() {
         fs::write("/proc/self/setgroups", "deny").map_err(step("/proc/self/setgroups"))?;
         fs::write("/proc/self/uid_map", format!("0 {uid} 1")).map_err(step("/proc/self/uid_map"))?;

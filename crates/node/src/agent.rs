@@ -74,15 +74,16 @@ struct Agent {
 pub async fn run(settings: Settings) -> Result<(), AgentError> {
     let tasks = Tasks::default();
     let home = NetNs::current()?;
-    let (zds, answers) =
-        ZdsServer::listen(&settings.zds_socket, &tasks).map_err(|e| AgentError::Listen(settings.zds_socket.clone(), e))?;
+    let (zds, answers) = ZdsServer::listen(&settings.zds_socket, &tasks)
+        .map_err(|e| AgentError::Listen(settings.zds_socket.clone(), e))?;
     nft::apply(&home, redirect::node(&[]))?;
     if let Err(error) = std::fs::remove_file(&settings.pods_socket)
         && error.kind() != std::io::ErrorKind::NotFound
     {
         return Err(AgentError::Listen(settings.pods_socket, error));
     }
-    let listener = UnixListener::bind(&settings.pods_socket).map_err(|e| AgentError::Listen(settings.pods_socket.clone(), e))?;
+    let listener =
+        UnixListener::bind(&settings.pods_socket).map_err(|e| AgentError::Listen(settings.pods_socket.clone(), e))?;
     tracing::info!(node = settings.node, "node agent serves");
     let agent = Agent { home, zds, pods: BTreeMap::new() };
     tokio::select! {

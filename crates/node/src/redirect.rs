@@ -23,7 +23,8 @@ fn chains() -> String {
         ("capture_in", "type nat hook prerouting priority dstnat"),
         ("capture_out", "type nat hook output priority -100"),
     ] {
-        writeln!(out, "add chain inet trysail {name} {{ {spec}; policy accept; }}\nflush chain inet trysail {name}").unwrap_or_default();
+        writeln!(out, "add chain inet trysail {name} {{ {spec}; policy accept; }}\nflush chain inet trysail {name}")
+            .unwrap_or_default();
     }
     out.push_str(
         "add rule inet trysail mark_in meta mark & 0xfff == 0x539 ct mark set 0x111\n\

@@ -149,7 +149,9 @@ impl ZdsServer {
         for uid in snapshot {
             self.add_to(&socket, uid).await?;
         }
-        request(&socket, Payload::SnapshotSent(SnapshotSent {}), None).await?.map_err(|_| TalkError::Protocol("it refused the snapshot's end"))?;
+        request(&socket, Payload::SnapshotSent(SnapshotSent {}), None)
+            .await?
+            .map_err(|_| TalkError::Protocol("it refused the snapshot's end"))?;
         loop {
             let command = tokio::select! {
                 command = commands.recv() => command,

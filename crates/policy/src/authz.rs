@@ -166,7 +166,8 @@ impl Match {
         }
         let namespace = facts.source.as_ref().map(|id| &*id.namespace);
         let principal = facts.source.as_ref().map(SpiffeId::principal);
-        let text = |patterns: &[StringMatch], value: Option<&str>| value.is_some_and(|v| patterns.iter().any(|p| p.holds(v)));
+        let text =
+            |patterns: &[StringMatch], value: Option<&str>| value.is_some_and(|v| patterns.iter().any(|p| p.holds(v)));
         let inside = |blocks: &[Cidr], ip| blocks.iter().any(|block| block.contains(ip));
         let account = |accounts: &[ServiceAccount]| {
             facts.source.as_ref().is_some_and(|id| {

@@ -36,7 +36,8 @@ pub fn effective(all: &[&PeerAuthentication], namespace: &str, labels: &BTreeMap
             && selects_some(p)
             && p.spec.selector.as_ref().is_some_and(|s| s.matches(labels))
     });
-    let set = |p: Option<&PeerAuthentication>| p.and_then(|p| p.spec.mtls).map(|m| m.mode).filter(|m| *m != Mode::Unset);
+    let set =
+        |p: Option<&PeerAuthentication>| p.and_then(|p| p.spec.mtls).map(|m| m.mode).filter(|m| *m != Mode::Unset);
     let mode = set(workload).or_else(|| set(own)).or_else(|| set(mesh)).unwrap_or(Mode::Permissive);
     let ports = workload
         .map(|p| &p.spec.port_level_mtls)

@@ -119,8 +119,7 @@ impl<C: Connect, H: Handler> Client<C, H> {
 
     /// Applies a response and makes its acknowledgement, or its refusal that lists every bad resource.
     fn take(&mut self, response: DeltaDiscoveryResponse, first: bool) -> DeltaDiscoveryRequest {
-        let rejected =
-            self.handler.apply(&response.type_url, &response.resources, &response.removed_resources, first);
+        let rejected = self.handler.apply(&response.type_url, &response.resources, &response.removed_resources, first);
         if let Some(type_url) = self.types.iter().find(|t| **t == response.type_url) {
             let versions = self.versions.entry(type_url).or_default();
             for resource in &response.resources {

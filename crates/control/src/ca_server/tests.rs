@@ -11,7 +11,8 @@ fn server(signer: &Signer) -> CertificateServer {
         cluster: "c".into(),
     });
     let objects = trysail_api::load::load("pod", pod).objects;
-    let changes: Vec<Change> = translator.apply(objects.into_iter().map(|l| (l.object.key(), Some(l.object))).collect());
+    let changes: Vec<Change> =
+        translator.apply(objects.into_iter().map(|l| (l.object.key(), Some(l.object))).collect());
     CertificateServer {
         authority: Arc::new(Authority::create("cluster.local").unwrap()),
         callers: Callers::new(Verifier::new(signer.public_pem()).unwrap()),
@@ -37,14 +38,18 @@ async fn a_node_proxy_gets_the_identities_of_its_own_nodes_pods_and_no_other() {
     let server = server(&signer);
     let token = |namespace: &str, account: &str, node: &str| {
         let named = |name: &str| Named { name: name.into(), uid: String::new() };
-        let bound = Bound { namespace: namespace.into(), service_account: named(account), pod: named("p"), node: named(node) };
+        let bound =
+            Bound { namespace: namespace.into(), service_account: named(account), pod: named("p"), node: named(node) };
         signer.sign(&bound, Duration::from_secs(60)).unwrap()
     };
     let web = Some("spiffe://cluster.local/ns/shop/sa/web");
     let denied = Err(tonic::Code::Unauthenticated);
     assert_eq!(ask(&server, &token("istio-system", "ztunnel", "n1"), web).await, Ok(3));
     assert_eq!(ask(&server, &token("istio-system", "ztunnel", "n2"), web).await, denied, "the pod runs on n1");
-    assert_eq!(ask(&server, &token("istio-system", "ztunnel", "n1"), Some("spiffe://cluster.local/ns/shop/sa/db")).await, denied);
+    assert_eq!(
+        ask(&server, &token("istio-system", "ztunnel", "n1"), Some("spiffe://cluster.local/ns/shop/sa/db")).await,
+        denied
+    );
     assert_eq!(ask(&server, &token("shop", "web", "n1"), web).await, denied, "no node proxy");
     assert_eq!(ask(&server, &token("shop", "web", "n1"), None).await, Ok(3), "its own identity");
     assert_eq!(ask(&server, "forged", None).await, denied);

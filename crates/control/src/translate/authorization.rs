@@ -47,7 +47,8 @@ pub fn translate(policy: &AuthorizationPolicy, trust_domain: &str) -> Translated
     let mut notes = Vec::new();
     let spec = &policy.spec;
     if !spec.target_refs.is_empty() {
-        notes.push("targetRefs: enforced by the named waypoint or gateway alone; there is none in this mesh".to_owned());
+        notes
+            .push("targetRefs: enforced by the named waypoint or gateway alone; there is none in this mesh".to_owned());
         return Translated { policy: None, notes };
     }
     let action = match spec.action {
@@ -56,7 +57,9 @@ pub fn translate(policy: &AuthorizationPolicy, trust_domain: &str) -> Translated
         Action::Audit => return Translated { policy: None, notes },
         Action::Custom => {
             let provider = spec.provider.as_ref().map(|p| p.name.as_str()).unwrap_or_default();
-            notes.push(format!("action CUSTOM (provider {provider:?}) is not supported: acts as DENY with the same rules"));
+            notes.push(format!(
+                "action CUSTOM (provider {provider:?}) is not supported: acts as DENY with the same rules"
+            ));
             authz::Action::Deny
         }
     };
@@ -69,8 +72,15 @@ pub fn translate(policy: &AuthorizationPolicy, trust_domain: &str) -> Translated
             rules.push(clauses);
         }
         if !reader.skipped.is_empty() {
-            let effect = if deny { "fields ignored: refuses every connection that matches the rest" } else { "rule never matches here: stricter than written" };
-            notes.push(format!("rules[{index}]: {} cannot be evaluated by a node proxy; {effect}", reader.skipped.join(", ")));
+            let effect = if deny {
+                "fields ignored: refuses every connection that matches the rest"
+            } else {
+                "rule never matches here: stricter than written"
+            };
+            notes.push(format!(
+                "rules[{index}]: {} cannot be evaluated by a node proxy; {effect}",
+                reader.skipped.join(", ")
+            ));
         }
     }
     let policy = Policy {

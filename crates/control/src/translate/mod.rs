@@ -159,28 +159,34 @@ impl Translator {
 
     fn services(&self, namespace: &str) -> Vec<&Service> {
         let from = ObjectKey::new(Kind::Service, namespace, "");
-        let in_namespace = self.objects.range(from..).take_while(|(k, _)| k.kind == Kind::Service && k.namespace == namespace);
-        let service = |(_, object)| match object {
-            &Object::Service(ref service) => Some(&**service),
-            _ => None,
-        };
-        in_namespace.filter_map(service).collect()
+        let in_namespace =
+            self.objects.range(from..).take_while(|(k, _)| k.kind == Kind::Service && k.namespace == namespace);
+        in_namespace
+            .filter_map(|(_, object)| match object {
+                Object::Service(service) => Some(&**service),
+                _ => None,
+            })
+            .collect()
     }
 
     fn peer_authentications(&self) -> Vec<&PeerAuthentication> {
-        let kind = |o| match o {
-            &Object::PeerAuthentication(ref p) => Some(&**p),
-            _ => None,
-        };
-        self.objects.values().filter_map(kind).collect()
+        self.objects
+            .values()
+            .filter_map(|o| match o {
+                Object::PeerAuthentication(p) => Some(&**p),
+                _ => None,
+            })
+            .collect()
     }
 
     fn authorization_policies(&self) -> Vec<&AuthorizationPolicy> {
-        let kind = |o| match o {
-            &Object::AuthorizationPolicy(ref p) => Some(&**p),
-            _ => None,
-        };
-        self.objects.values().filter_map(kind).collect()
+        self.objects
+            .values()
+            .filter_map(|o| match o {
+                Object::AuthorizationPolicy(p) => Some(&**p),
+                _ => None,
+            })
+            .collect()
     }
 }
 

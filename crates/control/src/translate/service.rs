@@ -54,7 +54,9 @@ pub fn service(service: &K8sService) -> Option<Service> {
         namespace: namespace.to_owned(),
         hostname: service_hostname(name, namespace),
         addresses,
-        ports: ports.filter_map(|p| Some(ServicePort { port: u16::try_from(p.port).ok()?, target: target(p) })).collect(),
+        ports: ports
+            .filter_map(|p| Some(ServicePort { port: u16::try_from(p.port).ok()?, target: target(p) }))
+            .collect(),
         subject_alt_names: Vec::new(),
         balancing,
         waypoint: false,

@@ -70,7 +70,9 @@ fn policies_come_before_the_workloads_that_list_them_and_nothing_is_sent_twice()
     let mut t = translator();
     t.apply(objects(POD));
     let changes = t.apply(objects(STRICT));
-    assert!(matches!(&changes[..], [Change::Policy(_), Change::Workload(w)] if w.policies == ["istio-system/istio_converted_static_strict"]));
+    assert!(
+        matches!(&changes[..], [Change::Policy(_), Change::Workload(w)] if w.policies == ["istio-system/istio_converted_static_strict"])
+    );
     assert!(t.apply(objects(STRICT)).is_empty() && t.apply(objects(POD)).is_empty());
     let gone = t.apply(vec![(objects(STRICT)[0].0.clone(), None)]);
     assert!(matches!(&gone[..], [Change::Workload(w), Change::PolicyGone(_)] if w.policies.is_empty()));

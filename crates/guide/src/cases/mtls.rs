@@ -25,12 +25,47 @@ pub fn run(stage: &Stage, mode: Mode) -> Result<Mtls, StageError> {
     let address = text(server, "/status/podIP");
     let direct = format!("http://{address}:8080/");
 
-    let outside = stage.client(OUTSIDE, &["fortio", "load", "-n", "1", "-c", "1", "-json", "-", "-allow-initial-errors", &direct])?;
-    let inside = stage.client(namespace, &["fortio", "load", "-n", "4", "-c", "2", "-qps", "0", "-json", "-", "-allow-initial-errors", "http://echo:8080/"])?;
+    let outside = stage
+        .client(OUTSIDE, &["fortio", "load", "-n", "1", "-c", "1", "-json", "-", "-allow-initial-errors", &direct])?;
+    let inside = stage.client(
+        namespace,
+        &[
+            "fortio",
+            "load",
+            "-n",
+            "4",
+            "-c",
+            "2",
+            "-qps",
+            "0",
+            "-json",
+            "-",
+            "-allow-initial-errors",
+            "http://echo:8080/",
+        ],
+    )?;
 
     let marker = format!("TRYSAIL-MARKER-{:016x}", std::process::id() as u64 ^ 0x5eed_1e55_cafe_f00d);
     stage.ask(&Request::CaptureStart { marker: marker.clone() })?;
-    let sent = stage.client(namespace, &["fortio", "load", "-n", "4", "-c", "1", "-qps", "0", "-json", "-", "-allow-initial-errors", "-payload", &marker, &direct]);
+    let sent = stage.client(
+        namespace,
+        &[
+            "fortio",
+            "load",
+            "-n",
+            "4",
+            "-c",
+            "1",
+            "-qps",
+            "0",
+            "-json",
+            "-",
+            "-allow-initial-errors",
+            "-payload",
+            &marker,
+            &direct,
+        ],
+    );
     let seen: Seen = serde_json::from_value(stage.ask(&Request::CaptureStop)?).unwrap_or_default();
     let sent = code(&sent?.stdout);
 
@@ -43,7 +78,8 @@ pub fn run(stage: &Stage, mode: Mode) -> Result<Mtls, StageError> {
     };
     if mode != Mode::None {
         let far = text(server, "/spec/nodeName");
-        let (client_id, server_id) = stage.until("a counted connection with mutual TLS", COUNTED, |s| identities(s, far, namespace))?;
+        let (client_id, server_id) =
+            stage.until("a counted connection with mutual TLS", COUNTED, |s| identities(s, far, namespace))?;
         out.same_root = Some(same_root(stage, (&home, &client_id), (far, &server_id))?);
         (out.client_id, out.server_id) = (Some(client_id), Some(server_id));
     }
@@ -52,7 +88,8 @@ pub fn run(stage: &Stage, mode: Mode) -> Result<Mtls, StageError> {
 
 /// The one status of a run; the worst if there were several, -1 if there was no answer or no result.
 fn code(json: &str) -> i32 {
-    let codes = serde_json::from_str::<Value>(json).ok().and_then(|v| v.get("RetCodes").and_then(Value::as_object).cloned());
+    let codes =
+        serde_json::from_str::<Value>(json).ok().and_then(|v| v.get("RetCodes").and_then(Value::as_object).cloned());
     let codes: Vec<i32> = codes.unwrap_or_default().keys().filter_map(|c| c.parse().ok()).collect();
     codes.iter().copied().find(|c| *c != 200).or(codes.first().copied()).unwrap_or(-1)
 }

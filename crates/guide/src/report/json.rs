@@ -6,21 +6,28 @@ use serde_json::{Map, Value, json};
 
 /// The document.
 pub fn document(results: &Results) -> Value {
-    let mtls: Map<String, Value> =
-        results.mtls.iter().map(|(mode, m)| (mode.key().to_owned(), serde_json::to_value(m).unwrap_or_default())).collect();
-    let latency: Map<String, Value> = results.latency.iter().map(|(mode, l)| {
-        let p = |percentile| l.histogram.percentile_ms(percentile);
-        let (low, high) = l.spread();
-        let codes: Map<String, Value> = l.codes.iter().map(|(c, n)| (c.to_string(), json!(n))).collect();
-        let value = json!({
-            "p50_ms": p(50.0), "p75_ms": p(75.0), "p90_ms": p(90.0), "p99_ms": p(99.0), "p999_ms": p(99.9),
-            "count": l.histogram.count(), "codes": codes, "sockets": l.sockets,
-            "p50_ms_rounds": l.p50_rounds, "p50_ms_spread": [low, high],
-            "overhead_p50_ms": results.baseline().map(|b| overhead(b, l)),
-            "hdr_histogram": l.histogram.encode(),
-        });
-        (mode.key().to_owned(), value)
-    }).collect();
+    let mtls: Map<String, Value> = results
+        .mtls
+        .iter()
+        .map(|(mode, m)| (mode.key().to_owned(), serde_json::to_value(m).unwrap_or_default()))
+        .collect();
+    let latency: Map<String, Value> = results
+        .latency
+        .iter()
+        .map(|(mode, l)| {
+            let p = |percentile| l.histogram.percentile_ms(percentile);
+            let (low, high) = l.spread();
+            let codes: Map<String, Value> = l.codes.iter().map(|(c, n)| (c.to_string(), json!(n))).collect();
+            let value = json!({
+                "p50_ms": p(50.0), "p75_ms": p(75.0), "p90_ms": p(90.0), "p99_ms": p(99.0), "p999_ms": p(99.9),
+                "count": l.histogram.count(), "codes": codes, "sockets": l.sockets,
+                "p50_ms_rounds": l.p50_rounds, "p50_ms_spread": [low, high],
+                "overhead_p50_ms": results.baseline().map(|b| overhead(b, l)),
+                "hdr_histogram": l.histogram.encode(),
+            });
+            (mode.key().to_owned(), value)
+        })
+        .collect();
     json!({
         "schema": "trysail.report/v1",
         "settings": {

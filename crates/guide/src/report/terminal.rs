@@ -10,7 +10,11 @@ use trysail_lab::output::table;
 pub fn text(results: &Results) -> String {
     let mut out = String::new();
     let yes_no = |value: bool, yes: &str, no: &str| if value { yes } else { no }.to_owned();
-    let mut rows = vec![["MUTUAL TLS", "plaintext from outside", "in the mesh", "payload on the wire", "caller proven as", "one root"].map(str::to_owned).to_vec()];
+    let mut rows = vec![
+        ["MUTUAL TLS", "plaintext from outside", "in the mesh", "payload on the wire", "caller proven as", "one root"]
+            .map(str::to_owned)
+            .to_vec(),
+    ];
     for (mode, m) in &results.mtls {
         rows.push(vec![
             mode.title().to_owned(),
@@ -22,7 +26,11 @@ pub fn text(results: &Results) -> String {
         ]);
     }
     writeln!(out, "{}", table(&rows)).unwrap_or_default();
-    let mut rows = vec![["LATENCY (ms)", "P50", "P75", "P90", "P99", "P99.9", "over no mesh", "P50 of rounds", "answers"].map(str::to_owned).to_vec()];
+    let mut rows = vec![
+        ["LATENCY (ms)", "P50", "P75", "P90", "P99", "P99.9", "over no mesh", "P50 of rounds", "answers"]
+            .map(str::to_owned)
+            .to_vec(),
+    ];
     for (mode, l) in &results.latency {
         let p = |percentile| format!("{:.3}", l.histogram.percentile_ms(percentile));
         let over = match results.baseline() {
@@ -34,7 +42,17 @@ pub fn text(results: &Results) -> String {
         };
         let (low, high) = l.spread();
         let codes: Vec<String> = l.codes.iter().map(|(c, n)| format!("{n}x{c}")).collect();
-        rows.push(vec![mode.title().to_owned(), p(50.0), p(75.0), p(90.0), p(99.0), p(99.9), over, format!("{low:.3}..{high:.3}"), codes.join(" ")]);
+        rows.push(vec![
+            mode.title().to_owned(),
+            p(50.0),
+            p(75.0),
+            p(90.0),
+            p(99.0),
+            p(99.9),
+            over,
+            format!("{low:.3}..{high:.3}"),
+            codes.join(" "),
+        ]);
     }
     out.push_str(&table(&rows));
     let plan = results.plan;

@@ -17,7 +17,10 @@ impl Fake {
 }
 
 impl Issuer for Fake {
-    fn issue<'a>(&'a self, identity: &'a SpiffeId) -> Pin<Box<dyn Future<Output = Result<Svid, IssueError>> + Send + 'a>> {
+    fn issue<'a>(
+        &'a self,
+        identity: &'a SpiffeId,
+    ) -> Pin<Box<dyn Future<Output = Result<Svid, IssueError>> + Send + 'a>> {
         Box::pin(async move {
             self.calls.fetch_add(1, Ordering::Relaxed);
             if self.broken.load(Ordering::Relaxed) {

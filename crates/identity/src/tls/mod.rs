@@ -3,7 +3,7 @@
 mod verify;
 
 use crate::svid::{Svid, SvidError};
-use rustls::client::{Resumption, ResolvesClientCert};
+use rustls::client::{ResolvesClientCert, Resumption};
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::CertificateDer;
 use rustls::server::{NoServerSessionStorage, ResolvesServerCert, WebPkiClientVerifier};

@@ -22,10 +22,9 @@ async fn handshake(client: &Svid, server: &Svid, expected: &str) -> (bool, bool)
     let (near, far) = tokio::io::duplex(64 * 1024);
     let connector = TlsConnector::from(client_config(client, vec![expected.parse().unwrap()]).unwrap());
     let name = std::net::IpAddr::from([127, 0, 0, 1]).into();
-    let (near, far) = tokio::join!(
-        async { connector.connect(name, near).await.map(drop).is_ok() },
-        async { TlsAcceptor::from(server.server.clone()).accept(far).await.map(drop).is_ok() }
-    );
+    let (near, far) = tokio::join!(async { connector.connect(name, near).await.map(drop).is_ok() }, async {
+        TlsAcceptor::from(server.server.clone()).accept(far).await.map(drop).is_ok()
+    });
     (near, far)
 }
 

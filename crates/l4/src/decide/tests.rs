@@ -67,8 +67,14 @@ fn addresses_lead_to_their_workload_or_pass_through() {
     let me = workload("me", "10.0.0.1", Protocol::Hbone);
     let plain = workload("plain", "10.0.0.3", Protocol::Plain);
     let state = snapshot(vec![plain], service(false));
-    assert!(matches!(outbound(&state, &me, ([10, 0, 0, 3], 99).into(), &[], 0.0), Ok(Route::Plain { workload: Some(_), .. })));
-    assert!(matches!(outbound(&state, &me, ([1, 1, 1, 1], 99).into(), &[], 0.0), Ok(Route::Plain { workload: None, .. })));
+    assert!(matches!(
+        outbound(&state, &me, ([10, 0, 0, 3], 99).into(), &[], 0.0),
+        Ok(Route::Plain { workload: Some(_), .. })
+    ));
+    assert!(matches!(
+        outbound(&state, &me, ([1, 1, 1, 1], 99).into(), &[], 0.0),
+        Ok(Route::Plain { workload: None, .. })
+    ));
 }
 
 #[test]

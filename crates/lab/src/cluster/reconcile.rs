@@ -36,7 +36,12 @@ impl Cluster {
         for deployment in deployments {
             self.deployment(deployment).await;
         }
-        let waiting: Vec<Pod> = self.all_pods().into_iter().filter(|p| !self.pods.contains_key(p.metadata.uid.as_deref().unwrap_or_default())).cloned().collect();
+        let waiting: Vec<Pod> = self
+            .all_pods()
+            .into_iter()
+            .filter(|p| !self.pods.contains_key(p.metadata.uid.as_deref().unwrap_or_default()))
+            .cloned()
+            .collect();
         for pod in waiting {
             self.launch(pod);
         }
@@ -44,11 +49,14 @@ impl Cluster {
     }
 
     pub(super) fn all_pods(&self) -> Vec<&Pod> {
-        let pod = |o| match o {
-            &Object::Pod(ref pod) => Some(&**pod),
-            _ => None,
-        };
-        self.store.list(Kind::Pod, None).into_iter().filter_map(pod).collect()
+        self.store
+            .list(Kind::Pod, None)
+            .into_iter()
+            .filter_map(|o| match o {
+                Object::Pod(pod) => Some(&**pod),
+                _ => None,
+            })
+            .collect()
     }
 
     pub(super) fn members(&self, deployment: &Deployment) -> Vec<Member> {
@@ -57,7 +65,11 @@ impl Cluster {
         let member = |p: &&Pod| Member {
             name: p.metadata.name.clone().unwrap_or_default(),
             hash: label(&p.metadata, POD_TEMPLATE_HASH).unwrap_or_default().to_owned(),
-            ready: p.status.iter().flat_map(|s| s.conditions.iter().flatten()).any(|c| c.type_ == "Ready" && c.status == "True"),
+            ready: p
+                .status
+                .iter()
+                .flat_map(|s| s.conditions.iter().flatten())
+                .any(|c| c.type_ == "Ready" && c.status == "True"),
             terminating: p.metadata.deletion_timestamp.is_some(),
         };
         self.all_pods().iter().filter(mine).map(member).collect()
@@ -126,7 +138,8 @@ impl Cluster {
         };
         self.note(&key, "Scheduled");
         self.tasks.track(task.run());
-        let running = Running { key, node, address, view: PodView::default(), outputs, context, stop, capture, told: None };
+        let running =
+            Running { key, node, address, view: PodView::default(), outputs, context, stop, capture, told: None };
         self.pods.insert(uid, running);
     }
 
@@ -158,17 +171,24 @@ impl Cluster {
                 return Err(format!("FailedMount: {} {name:?} not found", kind.as_str()));
             }
         }
-        let fits = |index: &usize| self.nodes.get(*index).is_some_and(|node| selected(node.name.as_str(), spec.node_selector.as_ref()));
+        let fits = |index: &usize| {
+            self.nodes.get(*index).is_some_and(|node| selected(node.name.as_str(), spec.node_selector.as_ref()))
+        };
         let wanted = spec.node_name.as_deref();
-        let candidates = (0..self.nodes.len()).filter(|i| wanted.is_none_or(|w| self.nodes.get(*i).is_some_and(|n| n.name == w)));
+        let candidates =
+            (0..self.nodes.len()).filter(|i| wanted.is_none_or(|w| self.nodes.get(*i).is_some_and(|n| n.name == w)));
         let load = |index: &usize| {
             let on_node = |r: &&Running| r.node == *index;
             // Pods of one owner are spread first, as the scheduler does.
             let owner = pod.metadata.owner_references.as_ref().and_then(|o| o.first()).map(|o| o.name.as_str());
-            let siblings = self.pods.values().filter(on_node).filter(|r| owner.is_some_and(|o| r.key.name.starts_with(o))).count();
+            let siblings =
+                self.pods.values().filter(on_node).filter(|r| owner.is_some_and(|o| r.key.name.starts_with(o))).count();
             (siblings, self.pods.values().filter(on_node).count())
         };
-        candidates.filter(fits).min_by_key(load).ok_or_else(|| "FailedScheduling: no node matches the pod's node selector".to_owned())
+        candidates
+            .filter(fits)
+            .min_by_key(load)
+            .ok_or_else(|| "FailedScheduling: no node matches the pod's node selector".to_owned())
     }
 
     /// A mode that cannot be provided stops the pod: running it without would silently be something else.
@@ -181,7 +201,9 @@ impl Cluster {
             None => of_namespace(labels::ISTIO_INJECTION) == Some("enabled"),
         };
         if injected {
-            return Err("ModeUnavailable: sidecar injection is asked for and is not available in this version".to_owned());
+            return Err(
+                "ModeUnavailable: sidecar injection is asked for and is not available in this version".to_owned()
+            );
         }
         let waypoint = label(&pod.metadata, labels::USE_WAYPOINT).or_else(|| of_namespace(labels::USE_WAYPOINT));
         if waypoint.is_some_and(|w| w != "none") {
@@ -213,7 +235,8 @@ impl Cluster {
         let Some(Object::Pod(pod)) = self.store.get(key).cloned() else { return };
         let mut pod = *pod;
         let uid = pod.metadata.uid.clone().unwrap_or_default();
-        let own = pod.spec.as_ref().and_then(|s| s.termination_grace_period_seconds).and_then(|s| u64::try_from(s).ok());
+        let own =
+            pod.spec.as_ref().and_then(|s| s.termination_grace_period_seconds).and_then(|s| u64::try_from(s).ok());
         let seconds = grace.or(own).unwrap_or(GRACE);
         if pod.metadata.deletion_timestamp.is_none() {
             pod.metadata.deletion_timestamp = Some(crate::store::now());
@@ -234,11 +257,15 @@ impl Cluster {
 
     fn publish_services(&mut self) {
         let pods = self.all_pods();
-        let service = |o| match o {
-            &Object::Service(ref s) => Some(&**s),
-            _ => None,
-        };
-        let services: Vec<&Service> = self.store.list(Kind::Service, None).into_iter().filter_map(service).collect();
+        let services: Vec<&Service> = self
+            .store
+            .list(Kind::Service, None)
+            .into_iter()
+            .filter_map(|o| match o {
+                Object::Service(s) => Some(&**s),
+                _ => None,
+            })
+            .collect();
         let forwards: Vec<_> = services.iter().flat_map(|s| endpoints::forwards(s, &pods)).collect();
         let names = endpoints::names(&services, &pods);
         let rules = ruleset(&forwards);
@@ -271,10 +298,15 @@ impl Cluster {
     }
 
     pub(super) fn new_vip(&mut self) -> String {
-        let taken: Vec<String> = self.store.list(Kind::Service, None).iter().filter_map(|o| match o {
-            Object::Service(s) => s.spec.as_ref()?.cluster_ip.clone(),
-            _ => None,
-        }).collect();
+        let taken: Vec<String> = self
+            .store
+            .list(Kind::Service, None)
+            .iter()
+            .filter_map(|o| match o {
+                Object::Service(s) => s.spec.as_ref()?.cluster_ip.clone(),
+                _ => None,
+            })
+            .collect();
         loop {
             let [high, low] = self.next_vip.to_be_bytes();
             self.next_vip = if self.next_vip == u16::MAX { 20 } else { self.next_vip + 1 };

@@ -32,7 +32,9 @@ impl Cluster {
             Request::System { action, name } => self.system(&action, &name).await,
             Request::Account => Answer::ok(serde_json::to_value(account::measure(&self.groups())).unwrap_or_default()),
             Request::NodeGet { node, port, path } => self.node_get(&node, port, &path).await,
-            Request::Exec { .. } | Request::CaptureStart { .. } | Request::CaptureStop | Request::Down => Answer::error("this request is not for the cluster"),
+            Request::Exec { .. } | Request::CaptureStart { .. } | Request::CaptureStop | Request::Down => {
+                Answer::error("this request is not for the cluster")
+            }
         }
     }
 
@@ -61,13 +63,18 @@ impl Cluster {
         }
         let missing = read.objects.iter().find(|l| {
             let namespace = l.object.namespace().to_owned();
-            let named = |o: &trysail_api::load::Loaded| o.object.kind() == Kind::Namespace && o.object.name() == namespace;
+            let named =
+                |o: &trysail_api::load::Loaded| o.object.kind() == Kind::Namespace && o.object.name() == namespace;
             let known = self.store.get(&ObjectKey::new(Kind::Namespace, "", &namespace)).is_some();
             l.object.kind().namespaced() && !known && !read.objects.iter().any(named)
         });
         if let Some(loaded) = missing {
             let place = format!("{}:{}", loaded.origin.file, loaded.origin.line);
-            return Answer::error(format!("error: {place}: {}: namespace {:?} not found", loaded.object.key(), loaded.object.namespace()));
+            return Answer::error(format!(
+                "error: {place}: {}: namespace {:?} not found",
+                loaded.object.key(),
+                loaded.object.namespace()
+            ));
         }
         let mut objects: Vec<Object> = read.objects.into_iter().map(|l| l.object).collect();
         objects.sort_by_key(Object::kind);
@@ -135,7 +142,8 @@ impl Cluster {
 
     async fn delete_manifests(&mut self, manifests: &[Manifest], namespace: &str) -> Answer {
         let read = self.read(manifests, namespace);
-        let mut errors: Vec<String> = read.diagnostics.iter().filter(|d| d.severity == Severity::Error).map(ToString::to_string).collect();
+        let mut errors: Vec<String> =
+            read.diagnostics.iter().filter(|d| d.severity == Severity::Error).map(ToString::to_string).collect();
         let mut said = Vec::new();
         for loaded in read.objects.into_iter().rev() {
             let key = loaded.object.key();
@@ -156,7 +164,11 @@ impl Cluster {
         let mut said = Vec::new();
         for key in keys {
             if self.remove(&key, grace).await {
-                said.push(Value::String(format!("{} \"{}\" deleted", key.kind.as_str().to_ascii_lowercase(), key.name)));
+                said.push(Value::String(format!(
+                    "{} \"{}\" deleted",
+                    key.kind.as_str().to_ascii_lowercase(),
+                    key.name
+                )));
             }
         }
         Answer::ok(Value::Array(said))
@@ -176,8 +188,9 @@ impl Cluster {
             }
             Object::Namespace(_) => {
                 let kinds = Kind::ALL.iter().copied().filter(|k| k.namespaced());
-                let inside: Vec<ObjectKey> =
-                    kinds.flat_map(|k| self.store.list(k, Some(&key.name)).into_iter().map(Object::key).collect::<Vec<_>>()).collect();
+                let inside: Vec<ObjectKey> = kinds
+                    .flat_map(|k| self.store.list(k, Some(&key.name)).into_iter().map(Object::key).collect::<Vec<_>>())
+                    .collect();
                 for inner in inside.iter().filter(|k| k.kind != Kind::Pod) {
                     self.store.remove(inner);
                 }
@@ -196,7 +209,8 @@ impl Cluster {
     /// Keys of the objects that are meant; a name that does not exist is an error.
     fn matching(&self, which: &Which) -> Result<Vec<ObjectKey>, String> {
         let of = |o: &&Object| which.selector.iter().all(|(k, v)| labels(o.meta()).get(k) == Some(v));
-        let all: Vec<ObjectKey> = self.store.list(which.kind, which.namespace.as_deref()).into_iter().filter(of).map(Object::key).collect();
+        let all: Vec<ObjectKey> =
+            self.store.list(which.kind, which.namespace.as_deref()).into_iter().filter(of).map(Object::key).collect();
         if which.names.is_empty() {
             return Ok(all);
         }
@@ -243,7 +257,9 @@ impl Cluster {
             for (label, value) in changes {
                 match value {
                     Some(value) if !overwrite && own.get(label).is_some_and(|old| old != value) => {
-                        return Answer::error(format!("error: '{label}' already has a value, and --overwrite is false"));
+                        return Answer::error(format!(
+                            "error: '{label}' already has a value, and --overwrite is false"
+                        ));
                     }
                     Some(value) => own.insert(label.clone(), value.clone()),
                     None => own.remove(label),
@@ -293,12 +309,16 @@ impl Cluster {
         let hash = deployment.spec.as_ref().map(|s| deployment::template_hash(&s.template)).unwrap_or_default();
         let members = self.members(&deployment);
         let live = members.iter().filter(|m| !m.terminating);
-        let (ready, old) = live.fold((0, 0), |(ready, old), m| (ready + usize::from(m.ready && m.hash == hash), old + usize::from(m.hash != hash)));
+        let (ready, old) = live.fold((0, 0), |(ready, old), m| {
+            (ready + usize::from(m.ready && m.hash == hash), old + usize::from(m.hash != hash))
+        });
         let name = deployment.metadata.name.unwrap_or_default();
         if ready >= replicas && old == 0 {
             return Answer::ok(format!("deployment \"{name}\" successfully rolled out"));
         }
-        let waiting = format!("Waiting for deployment \"{name}\" rollout to finish: {ready} of {replicas} updated replicas are available, {old} old replicas are left");
+        let waiting = format!(
+            "Waiting for deployment \"{name}\" rollout to finish: {ready} of {replicas} updated replicas are available, {old} old replicas are left"
+        );
         Answer { code: 2, errors: vec![waiting], value: Value::Null }
     }
 
@@ -310,14 +330,25 @@ impl Cluster {
             waiting.extend(answer.errors);
         }
         for pod in self.all_pods() {
-            let key = ObjectKey::new(Kind::Pod, pod.metadata.namespace.as_deref().unwrap_or_default(), pod.metadata.name.as_deref().unwrap_or_default());
-            let ready = self.pod_uid(&key).and_then(|uid| self.pods.get(&uid)).is_some_and(|r| r.view.ready() || r.view.phase == crate::kubelet::Phase::Succeeded);
+            let key = ObjectKey::new(
+                Kind::Pod,
+                pod.metadata.namespace.as_deref().unwrap_or_default(),
+                pod.metadata.name.as_deref().unwrap_or_default(),
+            );
+            let ready = self
+                .pod_uid(&key)
+                .and_then(|uid| self.pods.get(&uid))
+                .is_some_and(|r| r.view.ready() || r.view.phase == crate::kubelet::Phase::Succeeded);
             if !ready && pod.metadata.deletion_timestamp.is_none() {
                 let shown = self.shown(&key).unwrap_or_default();
                 waiting.push(format!("{key}: {}", crate::output::pod_status(&shown)));
             }
         }
-        if waiting.is_empty() { Answer::ok(self.pods.len()) } else { Answer { code: 2, errors: waiting, value: Value::Null } }
+        if waiting.is_empty() {
+            Answer::ok(self.pods.len())
+        } else {
+            Answer { code: 2, errors: waiting, value: Value::Null }
+        }
     }
 
     /// A pod by name, or the first of a Deployment's.
@@ -342,10 +373,12 @@ impl Cluster {
             Ok(running) => running,
             Err(error) => return Answer::error(error),
         };
-        let first = || self.store.get(&running.key).and_then(|o| match o {
-            Object::Pod(p) => p.spec.as_ref()?.containers.first().map(|c| c.name.clone()),
-            _ => None,
-        });
+        let first = || {
+            self.store.get(&running.key).and_then(|o| match o {
+                Object::Pod(p) => p.spec.as_ref()?.containers.first().map(|c| c.name.clone()),
+                _ => None,
+            })
+        };
         let name = target.container.clone().or_else(first).unwrap_or_default();
         let Some(output) = running.outputs.get(&name) else {
             return Answer::error(format!("error: container {name} is not valid for pod {}", running.key.name));
@@ -360,9 +393,13 @@ impl Cluster {
         let containers = context.pod.spec.as_ref().map(|s| s.containers.as_slice()).unwrap_or_default();
         let index = match &target.container {
             None => 0,
-            Some(name) => containers.iter().position(|c| c.name == *name).ok_or_else(|| format!("error: container {name} not found"))?,
+            Some(name) => containers
+                .iter()
+                .position(|c| c.name == *name)
+                .ok_or_else(|| format!("error: container {name} not found"))?,
         };
-        let pid = running.view.containers.get(index).and_then(|c| c.pid).ok_or("error: the container is not running")?;
+        let pid =
+            running.view.containers.get(index).and_then(|c| c.pid).ok_or("error: the container is not running")?;
         Ok(ExecTarget { context, pid, container: index })
     }
 
@@ -420,7 +457,8 @@ impl Cluster {
 }
 
 fn keep_restart(old: &Deployment, new: &mut Deployment) {
-    let stamp = old.spec.as_ref().and_then(|s| s.template.metadata.as_ref()?.annotations.as_ref()?.get(RESTARTED_AT).cloned());
+    let stamp =
+        old.spec.as_ref().and_then(|s| s.template.metadata.as_ref()?.annotations.as_ref()?.get(RESTARTED_AT).cloned());
     if let (Some(stamp), Some(spec)) = (stamp, new.spec.as_mut()) {
         let annotations = spec.template.metadata.get_or_insert_default().annotations.get_or_insert_default();
         annotations.entry(RESTARTED_AT.to_owned()).or_insert(stamp);

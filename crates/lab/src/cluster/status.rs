@@ -4,8 +4,8 @@ use super::Cluster;
 use crate::kubelet::{ContainerView, Phase, PodView};
 use crate::store::now;
 use trysail_api::k8s_openapi::api::core::v1::{
-    ContainerState, ContainerStateRunning, ContainerStateTerminated, ContainerStateWaiting, ContainerStatus, Pod, PodCondition, PodIP,
-    PodStatus,
+    ContainerState, ContainerStateRunning, ContainerStateTerminated, ContainerStateWaiting, ContainerStatus, Pod,
+    PodCondition, PodIP, PodStatus,
 };
 use trysail_api::labels::REDIRECTION;
 use trysail_api::object::Object;
@@ -16,7 +16,8 @@ impl Cluster {
         let Some(running) = self.pods.get_mut(uid) else { return };
         let key = running.key.clone();
         let before = std::mem::replace(&mut running.view, view.clone());
-        if view.ended && !before.ended
+        if view.ended
+            && !before.ended
             && let Some(link) = self.links.get(running.node)
         {
             link.agent.gone(uid).await;
@@ -56,14 +57,20 @@ impl Cluster {
     /// Tells the agent of a pod whose network is there, if there is something new to tell.
     pub(super) async fn tell_agent(&mut self, uid: &str) {
         let Some(running) = self.pods.get(uid).filter(|r| !r.view.ended) else { return };
-        let (Some(address), Some(Object::Pod(pod))) = (running.view.address, self.store.get(&running.key)) else { return };
+        let (Some(address), Some(Object::Pod(pod))) = (running.view.address, self.store.get(&running.key)) else {
+            return;
+        };
         let namespace = trysail_api::ObjectKey::new(trysail_api::Kind::Namespace, "", &running.key.namespace);
         let namespace_labels = self.store.get(&namespace).map(|n| n.meta().labels.clone().unwrap_or_default());
         let state = PodState {
             uid: uid.to_owned(),
             name: running.key.name.clone(),
             namespace: running.key.namespace.clone(),
-            service_account: pod.spec.as_ref().and_then(|s| s.service_account_name.clone()).unwrap_or_else(|| "default".to_owned()),
+            service_account: pod
+                .spec
+                .as_ref()
+                .and_then(|s| s.service_account_name.clone())
+                .unwrap_or_else(|| "default".to_owned()),
             address: address.into(),
             netns: running.view.netns.clone(),
             labels: pod.metadata.labels.clone().unwrap_or_default(),
@@ -162,7 +169,11 @@ fn container_status(c: &ContainerView, name: String, image: String) -> Container
     } else {
         let exit_code = c.exit.unwrap_or_default();
         let reason = if exit_code == 0 { "Completed" } else { "Error" };
-        state.terminated = Some(ContainerStateTerminated { exit_code, reason: Some(reason.to_owned()), ..ContainerStateTerminated::default() });
+        state.terminated = Some(ContainerStateTerminated {
+            exit_code,
+            reason: Some(reason.to_owned()),
+            ..ContainerStateTerminated::default()
+        });
     }
     ContainerStatus {
         name,

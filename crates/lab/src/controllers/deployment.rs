@@ -126,7 +126,9 @@ pub fn status(replicas: usize, hash: &str, members: &[Member], generation: Optio
         updated_replicas: count(&|m| m.hash == hash),
         ready_replicas: ready,
         available_replicas: ready,
-        unavailable_replicas: Some(i32::try_from(replicas).unwrap_or(i32::MAX).saturating_sub(ready.unwrap_or(0)).max(0)),
+        unavailable_replicas: Some(
+            i32::try_from(replicas).unwrap_or(i32::MAX).saturating_sub(ready.unwrap_or(0)).max(0),
+        ),
         ..DeploymentStatus::default()
     }
 }

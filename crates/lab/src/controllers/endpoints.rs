@@ -10,7 +10,8 @@ use trysail_api::object::labels;
 
 fn is_ready(pod: &Pod) -> bool {
     let conditions = pod.status.iter().flat_map(|s| s.conditions.iter().flatten());
-    pod.metadata.deletion_timestamp.is_none() && conditions.into_iter().any(|c| c.type_ == "Ready" && c.status == "True")
+    pod.metadata.deletion_timestamp.is_none()
+        && conditions.into_iter().any(|c| c.type_ == "Ready" && c.status == "True")
 }
 
 fn address(pod: &Pod) -> Option<Ipv4Addr> {
@@ -18,7 +19,9 @@ fn address(pod: &Pod) -> Option<Ipv4Addr> {
 }
 
 fn selected<'a>(service: &Service, pods: &[&'a Pod]) -> Vec<&'a Pod> {
-    let Some(selector) = service.spec.as_ref().and_then(|s| s.selector.as_ref()).filter(|s| !s.is_empty()) else { return Vec::new() };
+    let Some(selector) = service.spec.as_ref().and_then(|s| s.selector.as_ref()).filter(|s| !s.is_empty()) else {
+        return Vec::new();
+    };
     let unready = service.spec.as_ref().and_then(|s| s.publish_not_ready_addresses).unwrap_or(false);
     let of = |pod: &&&Pod| {
         let own = labels(&pod.metadata);

@@ -63,7 +63,12 @@ impl Task {
                     match self.while_running(&mut child, pid.unwrap_or_default()).await {
                         Ended::Exit(code) => code,
                         Ended::Unhealthy(reason) => {
-                            tracing::info!(pod = self.context.name(), container = self.container.name, reason, "container is restarted");
+                            tracing::info!(
+                                pod = self.context.name(),
+                                container = self.container.name,
+                                reason,
+                                "container is restarted"
+                            );
                             let deadline = Instant::now() + Duration::from_secs(30);
                             self.end(&mut child, pid.unwrap_or_default(), deadline).await
                         }
@@ -98,7 +103,11 @@ impl Task {
 
     /// Waits before the next start; false when the container is to end instead.
     async fn pause(&mut self, starts: u32) -> bool {
-        let pause = if starts <= 1 { Duration::ZERO } else { BACKOFF.0.saturating_mul(1 << (starts - 2).min(5)).min(BACKOFF.1) };
+        let pause = if starts <= 1 {
+            Duration::ZERO
+        } else {
+            BACKOFF.0.saturating_mul(1 << (starts - 2).min(5)).min(BACKOFF.1)
+        };
         if !pause.is_zero() {
             // Why it could not be started at all says more.
             self.report.send_modify(|v| {
@@ -113,7 +122,8 @@ impl Task {
     fn start(&self) -> Result<Child, String> {
         let start = self.context.start(&self.container)?;
         let view = self.context.view(&self.container, &start.program.path).map_err(|e| e.to_string())?;
-        let mut child = spawn::container(&self.context.ns, view, &start).map_err(|e| format!("{}: {e}", start.program.path.display()))?;
+        let mut child = spawn::container(&self.context.ns, view, &start)
+            .map_err(|e| format!("{}: {e}", start.program.path.display()))?;
         if let Some(output) = self.context.outputs.get(&self.container.name) {
             if let Some(stdout) = child.stdout.take() {
                 output.follow(stdout, &self.tasks);

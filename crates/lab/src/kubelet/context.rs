@@ -112,10 +112,17 @@ impl Context {
     pub fn start(&self, container: &Container) -> Result<Start, String> {
         let env = self.env(container)?;
         let expand = |words: &Option<Vec<String>>| {
-            words.iter().flatten().map(|w| env.iter().fold(w.clone(), |w, (k, v)| w.replace(&format!("$({k})"), v))).collect::<Vec<_>>()
+            words
+                .iter()
+                .flatten()
+                .map(|w| env.iter().fold(w.clone(), |w, (k, v)| w.replace(&format!("$({k})"), v)))
+                .collect::<Vec<_>>()
         };
         let image = container.image.as_deref().unwrap_or_default();
-        let program = self.images.program(image, &expand(&container.command), &expand(&container.args)).map_err(|e| e.to_string())?;
+        let program = self
+            .images
+            .program(image, &expand(&container.command), &expand(&container.args))
+            .map_err(|e| e.to_string())?;
         Ok(Start { program, dir: container.working_dir.as_ref().map(PathBuf::from), env })
     }
 
@@ -151,7 +158,9 @@ impl Context {
                 "status.podIP" | "status.podIPs" => Ok(self.address.to_string()),
                 "status.hostIP" => Ok(self.node_address.to_string()),
                 "spec.nodeName" => Ok(self.pod.spec.as_ref().and_then(|s| s.node_name.clone()).unwrap_or_default()),
-                "spec.serviceAccountName" => Ok(self.pod.spec.as_ref().and_then(|s| s.service_account_name.clone()).unwrap_or_default()),
+                "spec.serviceAccountName" => {
+                    Ok(self.pod.spec.as_ref().and_then(|s| s.service_account_name.clone()).unwrap_or_default())
+                }
                 other => Err(format!("env {}: field {other} is not supported here", variable.name)),
             };
         }
@@ -160,7 +169,10 @@ impl Context {
             (_, Some(r)) => (&self.secrets, &r.name, &r.key, "Secret"),
             _ => return Err(format!("env {}: this source is not supported here", variable.name)),
         };
-        let bytes = data.get(name).and_then(|m| m.get(key)).ok_or_else(|| format!("env {}: {kind} {name} has no key {key}", variable.name))?;
+        let bytes = data
+            .get(name)
+            .and_then(|m| m.get(key))
+            .ok_or_else(|| format!("env {}: {kind} {name} has no key {key}", variable.name))?;
         Ok(String::from_utf8_lossy(bytes).into_owned())
     }
 
@@ -172,7 +184,10 @@ impl Context {
         std::os::unix::fs::symlink("trysail", self.dir.join("bin/fortio"))?;
         let namespace = self.namespace();
         let search = format!("{namespace}.svc.cluster.local svc.cluster.local cluster.local");
-        std::fs::write(self.dir.join("resolv.conf"), format!("nameserver {}\nsearch {search}\noptions ndots:5\n", crate::world::RESOLVER))?;
+        std::fs::write(
+            self.dir.join("resolv.conf"),
+            format!("nameserver {}\nsearch {search}\noptions ndots:5\n", crate::world::RESOLVER),
+        )?;
         std::fs::write(self.dir.join("hosts"), format!("127.0.0.1 localhost\n{} {}\n", self.address, self.name()))?;
         for volume in self.pod.spec.iter().flat_map(|s| s.volumes.iter().flatten()) {
             self.volume(volume)?;
@@ -223,7 +238,12 @@ impl Context {
             if let Some(sub) = mount.sub_path.as_ref().filter(|s| !s.contains("..")) {
                 source.push(sub);
             }
-            let is_data = self.pod.spec.iter().flat_map(|s| s.volumes.iter().flatten()).any(|v| v.name == mount.name && v.empty_dir.is_none());
+            let is_data = self
+                .pod
+                .spec
+                .iter()
+                .flat_map(|s| s.volumes.iter().flatten())
+                .any(|v| v.name == mount.name && v.empty_dir.is_none());
             mounts.push((PathBuf::from(&mount.mount_path), source, !is_data && mount.read_only != Some(true)));
         }
         Ok(View { root, mounts, hidden: vec![crate::system::scratch()] })
@@ -237,7 +257,10 @@ pub fn port(container: &Container, port: &IntOrString) -> Option<u16> {
         IntOrString::Int(n) => number(*n),
         IntOrString::String(name) => {
             let mut declared = container.ports.iter().flatten();
-            declared.find(|p| p.name.as_deref() == Some(name)).and_then(|p| number(p.container_port)).or_else(|| name.parse().ok())
+            declared
+                .find(|p| p.name.as_deref() == Some(name))
+                .and_then(|p| number(p.container_port))
+                .or_else(|| name.parse().ok())
         }
     }
 }

@@ -121,7 +121,8 @@ impl PodTask {
         }
         view.gone = true;
         for container in &mut view.containers {
-            *container = ContainerView { restarts: container.restarts, exit: container.exit, ..ContainerView::default() };
+            *container =
+                ContainerView { restarts: container.restarts, exit: container.exit, ..ContainerView::default() };
         }
         self.tell(&view).await;
     }
@@ -203,11 +204,29 @@ impl PodTask {
         while side.join_next().await.is_some() {}
     }
 
-    fn task(&self, context: &Arc<Context>, container: &Container, restart: Restart, (report, tasks): (watch::Sender<ContainerView>, &Tasks)) -> Task {
-        Task { context: context.clone(), container: container.clone(), restart, stop: self.stop.clone(), report, tasks: tasks.clone() }
+    fn task(
+        &self,
+        context: &Arc<Context>,
+        container: &Container,
+        restart: Restart,
+        (report, tasks): (watch::Sender<ContainerView>, &Tasks),
+    ) -> Task {
+        Task {
+            context: context.clone(),
+            container: container.clone(),
+            restart,
+            stop: self.stop.clone(),
+            report,
+            tasks: tasks.clone(),
+        }
     }
 
-    async fn main_containers(&self, context: &Arc<Context>, view: &mut PodView, (list, restart, tasks): (&[Container], Restart, &Tasks)) {
+    async fn main_containers(
+        &self,
+        context: &Arc<Context>,
+        view: &mut PodView,
+        (list, restart, tasks): (&[Container], Restart, &Tasks),
+    ) {
         let mut running = JoinSet::new();
         let (changed, mut changes) = mpsc::channel(16);
         for (index, container) in list.iter().enumerate() {

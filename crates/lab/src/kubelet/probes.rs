@@ -118,15 +118,19 @@ impl Check<'_> {
     }
 
     async fn connect(&self, port: u16) -> Result<tokio::net::TcpStream, String> {
-        connect_in(&self.context.node, SocketAddr::new(self.context.address.into(), port)).await.map_err(|e| e.to_string())
+        connect_in(&self.context.node, SocketAddr::new(self.context.address.into(), port))
+            .await
+            .map_err(|e| e.to_string())
     }
 
     /// An HTTP request; any status from 200 to 399 is a success.
     pub async fn http(&self, get: &HTTPGetAction) -> Result<(), String> {
         let port = port(self.container, &get.port).ok_or("no such port")?;
-        let headers: Vec<(String, String)> = get.http_headers.iter().flatten().map(|h| (h.name.clone(), h.value.clone())).collect();
+        let headers: Vec<(String, String)> =
+            get.http_headers.iter().flatten().map(|h| (h.name.clone(), h.value.clone())).collect();
         let to = SocketAddr::new(self.context.address.into(), port);
-        let (status, _) = crate::http::get(&self.context.node, to, get.path.as_deref().unwrap_or("/"), &headers).await?;
+        let (status, _) =
+            crate::http::get(&self.context.node, to, get.path.as_deref().unwrap_or("/"), &headers).await?;
         if (200..400).contains(&status) { Ok(()) } else { Err(format!("status {status}")) }
     }
 

@@ -52,7 +52,10 @@ fn change() -> impl Strategy<Value = Change> {
             let to = to.map(|s| format!("s{s}"));
             Change::Workload(Arc::new(workload(&format!("w{name}"), &format!("10.0.0.{ip}"), to.as_deref())))
         }),
-        (0..2u8, 0..2u8).prop_map(|(s, ip)| Change::Service(Arc::new(service(&format!("s{s}"), &format!("10.96.0.{}", s * 2 + ip))))),
+        (0..2u8, 0..2u8).prop_map(|(s, ip)| Change::Service(Arc::new(service(
+            &format!("s{s}"),
+            &format!("10.96.0.{}", s * 2 + ip)
+        )))),
         (0..4u8).prop_map(|w| Change::AddressGone(format!("c//Pod/ns/w{w}"))),
         (0..2u8).prop_map(|s| Change::AddressGone(format!("ns/s{s}"))),
     ]

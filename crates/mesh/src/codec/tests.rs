@@ -1,7 +1,7 @@
 use super::*;
 use crate::builder::tests::{service as a_service, workload as a_workload};
-use prost::Message;
 use proptest::prelude::*;
+use prost::Message;
 
 #[test]
 fn records_survive_the_wire() {

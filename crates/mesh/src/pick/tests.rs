@@ -29,10 +29,10 @@ fn preference_narrows_and_strict_excludes() {
     let mut s = service("s", "10.96.0.1");
     s.balancing.preference = vec![Scope::Node];
     assert_eq!(pick(&state, (&s, 80), Some(&here), &[], 0.9).unwrap().workload.name, "here");
-    let failover = pick(&state, (&s, 80), Some(&here), &[here.uid.clone()], 0.0).unwrap();
+    let failover = pick(&state, (&s, 80), Some(&here), std::slice::from_ref(&here.uid), 0.0).unwrap();
     assert_eq!(failover.workload.name, "there");
     s.balancing.strict = true;
-    assert!(pick(&state, (&s, 80), Some(&here), &[here.uid.clone()], 0.0).is_err());
+    assert!(pick(&state, (&s, 80), Some(&here), std::slice::from_ref(&here.uid), 0.0).is_err());
 }
 
 #[test]
@@ -40,8 +40,7 @@ fn capacity_is_a_weight() {
     let heavy = Workload { capacity: 3, ..workload("heavy", "10.0.0.1", Some("s")) };
     let state = snapshot(vec![heavy, workload("light", "10.0.0.2", Some("s"))]);
     let s = service("s", "10.96.0.1");
-    let picks = (0..100).filter(|i| {
-        pick(&state, (&s, 80), None, &[], f64::from(*i) / 100.0).unwrap().workload.name == "heavy"
-    });
+    let picks =
+        (0..100).filter(|i| pick(&state, (&s, 80), None, &[], f64::from(*i) / 100.0).unwrap().workload.name == "heavy");
     assert_eq!(picks.count(), 75);
 }

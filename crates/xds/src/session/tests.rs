@@ -121,6 +121,7 @@ fn a_refusal_is_told_and_not_answered() {
     let mut session = Session::default();
     session.request(request(&[], &[], &[]), &catalog);
     let detail = trysail_wire::discovery::Status { message: "bad".into(), ..Default::default() };
-    let nack = DeltaDiscoveryRequest { response_nonce: "1".into(), error_detail: Some(detail), ..request(&[], &[], &[]) };
+    let nack =
+        DeltaDiscoveryRequest { response_nonce: "1".into(), error_detail: Some(detail), ..request(&[], &[], &[]) };
     assert!(matches!(session.request(nack, &catalog), Outcome::Refused(message) if message == "bad"));
 }

@@ -4,7 +4,8 @@ use trysail_api::object::Object;
 use trysail_policy::authz::{Facts, Verdict, evaluate};
 
 fn policy(spec: &str) -> AuthorizationPolicy {
-    let head = "apiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\nmetadata:\n  name: p\n  namespace: m\nspec:\n";
+    let head =
+        "apiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\nmetadata:\n  name: p\n  namespace: m\nspec:\n";
     let loaded = load("case", &format!("{head}{spec}"));
     assert!(loaded.diagnostics.is_empty(), "{:?}", loaded.diagnostics);
     match &loaded.objects[0].object {
@@ -57,6 +58,7 @@ fn what_it_cannot_evaluate_is_never_weaker_and_is_named() {
     assert!(!admits("  action: CUSTOM\n  provider: {name: x}\n  rules: [{}]\n", WEB, 80));
     assert!(!admits("  rules: [{from: [{source: {ipBlocks: [nonsense]}}]}]\n", WEB, 80));
     assert!(!admits("  action: DENY\n  rules: [{to: [{operation: {ports: ['http']}}]}]\n", WEB, 80));
-    let notes: Vec<String> = [allow, &deny, deny_port].iter().flat_map(|s| translate(&policy(s), "cluster.local").notes).collect();
+    let notes: Vec<String> =
+        [allow, &deny, deny_port].iter().flat_map(|s| translate(&policy(s), "cluster.local").notes).collect();
     insta::assert_snapshot!(notes.join("\n"));
 }

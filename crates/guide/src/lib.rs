@@ -1,6 +1,7 @@
 //! The guide: runs the cases in a lab of its own, interleaved over the modes, and says what they show. Numbers become verdicts in pure
 //! functions; nothing here is written by hand.
 
+pub mod bench;
 pub mod cases;
 pub mod report;
 pub mod run;

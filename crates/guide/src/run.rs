@@ -49,7 +49,7 @@ pub enum GuideError {
     Out(PathBuf, #[source] std::io::Error),
 }
 
-/// The guide's own manifests.
+/// Files and texts.
 const MANIFESTS: [(&str, &str); 5] = [
     ("examples/guide/00-namespaces.yaml", include_str!("../../../examples/guide/00-namespaces.yaml")),
     ("examples/guide/10-bare.yaml", include_str!("../../../examples/guide/10-bare.yaml")),
@@ -57,6 +57,11 @@ const MANIFESTS: [(&str, &str); 5] = [
     ("examples/guide/20-outside.yaml", include_str!("../../../examples/guide/20-outside.yaml")),
     ("examples/guide/30-strict.yaml", include_str!("../../../examples/guide/30-strict.yaml")),
 ];
+
+/// The guide's own manifests.
+pub fn manifests() -> Vec<Manifest> {
+    MANIFESTS.iter().map(|(file, text)| Manifest { file: (*file).to_owned(), text: (*text).to_owned() }).collect()
+}
 
 fn plan(args: &Args) -> latency::Plan {
     let plan = match args.profile {
@@ -99,9 +104,7 @@ pub fn run(args: Args) -> Result<i32, GuideError> {
     let plan = plan(&args);
     let progress = Progress::new(2 + Mode::ALL.len() as u64 * (1 + u64::from(plan.rounds)));
     progress.step("starting a lab: two nodes, no mesh and ambient L4 side by side");
-    let manifests =
-        MANIFESTS.iter().map(|(file, text)| Manifest { file: (*file).to_owned(), text: (*text).to_owned() }).collect();
-    let stage = Stage::open(manifests).map_err(GuideError::Lab)?;
+    let stage = Stage::open(manifests(), None).map_err(GuideError::Lab)?;
     let (mut mtls_seen, mut wrong) = (Vec::new(), Vec::new());
     for mode in Mode::ALL {
         progress.step(&format!("mtls: {}", mode.title()));

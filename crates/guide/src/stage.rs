@@ -3,6 +3,7 @@
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::os::fd::AsRawFd;
+use std::path::PathBuf;
 use std::time::Duration;
 use trysail_api::object::Kind;
 use trysail_lab::api::{self, AskError, Manifest, Request, Target, Which};
@@ -95,8 +96,9 @@ pub struct Output {
 
 impl Stage {
     /// Starts a lab and applies `manifests`; returns when everything is ready.
-    pub fn open(manifests: Vec<Manifest>) -> Result<Self, StageError> {
-        let name = format!("guide-{}", std::process::id());
+    pub fn open(manifests: Vec<Manifest>, l4_proxy: Option<PathBuf>) -> Result<Self, StageError> {
+        let suffix = if l4_proxy.is_some() { "-other" } else { "" };
+        let name = format!("guide-{}{suffix}", std::process::id());
         let options = Options {
             name: name.clone(),
             nodes: 2,
@@ -104,7 +106,7 @@ impl Stage {
             owned: true,
             cert_ttl: 86_400,
             log: "info".to_owned(),
-            l4_proxy: None,
+            l4_proxy,
         };
         let started = up::start(&options)?;
         let stage = Self { name, started };

@@ -1,14 +1,16 @@
 //! The echo server: answers as `fortio server` does.
 
 use crate::flags::duration;
-use http_body_util::{BodyExt, Full};
-use hyper::body::{Bytes, Incoming};
+use http_body_util::BodyExt;
+use hyper::body::{Body, Bytes, Frame, Incoming, SizeHint};
 use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto;
 use std::convert::Infallible;
 use std::fmt::Write;
 use std::net::SocketAddr;
+use std::pin::Pin;
+use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::net::TcpListener;
 use trysail_base::tasks::Tasks;
@@ -55,7 +57,46 @@ fn choose(text: &str, roll: f64) -> Option<&str> {
     None
 }
 
-async fn answer(request: Request<Incoming>, peer: SocketAddr) -> Result<Response<Full<Bytes>>, Infallible> {
+/// A body of which no more than one chunk is in memory.
+struct Answer {
+    chunk: Bytes,
+    left: usize,
+}
+
+impl Answer {
+    /// `size` bytes of filler.
+    fn filler(size: usize) -> Self {
+        static CHUNK: [u8; 1 << 18] = [b'x'; 1 << 18];
+        Self { chunk: Bytes::from_static(&CHUNK), left: size }
+    }
+}
+
+impl From<Bytes> for Answer {
+    fn from(chunk: Bytes) -> Self {
+        Self { left: chunk.len(), chunk }
+    }
+}
+
+impl Body for Answer {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        let part = self.chunk.slice(..self.left.min(self.chunk.len()));
+        self.left -= part.len();
+        Poll::Ready((!part.is_empty()).then(|| Ok(Frame::data(part))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.left == 0
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact(self.left as u64)
+    }
+}
+
+async fn answer(request: Request<Incoming>, peer: SocketAddr) -> Result<Response<Answer>, Infallible> {
     let (parts, body) = request.into_parts();
     let query = parts.uri.query().unwrap_or_default();
     let asked =
@@ -70,12 +111,14 @@ async fn answer(request: Request<Incoming>, peer: SocketAddr) -> Result<Response
     let status = asked("status").and_then(|s| choose(s, fraction())).and_then(|s| s.parse::<u16>().ok());
     let size = asked("size").and_then(|s| choose(s, fraction())).and_then(|s| s.parse::<usize>().ok());
     let body = match (parts.uri.path(), size) {
-        (_, Some(size)) => Bytes::from(vec![b'x'; size.min(MOST_BYTES)]),
-        ("/debug", _) => Bytes::from(dump(&parts, peer, &received)),
-        (path, _) if path.starts_with("/fortio") => Bytes::from_static(b"<html><body>trysail echo</body></html>\n"),
-        _ => received,
+        (_, Some(size)) => Answer::filler(size.min(MOST_BYTES)),
+        ("/debug", _) => Answer::from(Bytes::from(dump(&parts, peer, &received))),
+        (path, _) if path.starts_with("/fortio") => {
+            Bytes::from_static(b"<html><body>trysail echo</body></html>\n").into()
+        }
+        _ => received.into(),
     };
-    let mut response = Response::new(Full::new(body));
+    let mut response = Response::new(body);
     *response.status_mut() = status.and_then(|s| StatusCode::from_u16(s).ok()).unwrap_or(StatusCode::OK);
     Ok(response)
 }

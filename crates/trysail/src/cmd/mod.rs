@@ -21,6 +21,8 @@ struct Cli {
 enum Verb {
     /// Measure the ways of meshing a workload on this machine, and say what they show.
     Guide(trysail_guide::Args),
+    /// Measure what the node proxies cost, as ratios to the bare network.
+    Bench(trysail_guide::bench::Args),
     /// Run a mesh on this machine.
     Lab {
         #[command(flatten)]
@@ -44,6 +46,7 @@ enum Verb {
 pub fn run() -> Result<ExitCode> {
     match Cli::parse().verb {
         Verb::Guide(args) => trysail_guide::run(args).map(exit).map_err(Into::into),
+        Verb::Bench(args) => trysail_guide::bench::run(&args).map(exit).map_err(Into::into),
         Verb::Lab { common, verb } => lab::run(&common, verb),
         Verb::Load => load::run(vec!["-h".to_owned()]),
         Verb::Echo => echo::run(vec!["-h".to_owned()]),

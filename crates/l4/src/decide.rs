@@ -197,5 +197,13 @@ pub fn admit(snapshot: &Snapshot, workload: &Workload, facts: &Facts) -> Result<
     }
 }
 
+/// Whether an open connection may go on: its peer is still who it was, and policy still admits it.
+pub fn still_admitted(snapshot: &Snapshot, workload: &Workload, facts: &Facts) -> Result<(), Refusal> {
+    if let Some(identity) = &facts.source {
+        peer(snapshot, identity, facts.source_ip)?;
+    }
+    admit(snapshot, workload, facts)
+}
+
 #[cfg(test)]
 mod tests;

@@ -87,7 +87,7 @@ impl Flows {
             let Some((uid, facts)) = &flow.judged else { continue };
             // A pod whose record has gone is judged again when it has one.
             let Some(workload) = snapshot.workload(uid) else { continue };
-            if let Err(refusal) = decide::admit(snapshot, workload, facts) {
+            if let Err(refusal) = decide::still_admitted(snapshot, workload, facts) {
                 tracing::info!(peer = %flow.peer, target = %flow.target, %refusal, "an open connection is ended");
                 flow.stop.cancel();
                 ended += 1;
@@ -101,7 +101,7 @@ impl Flows {
         let flow = self.lock().get(&open.id).cloned();
         if let Some((uid, facts)) = flow.and_then(|f| f.judged)
             && let Some(workload) = snapshot.workload(&uid)
-            && decide::admit(snapshot, workload, &facts).is_err()
+            && decide::still_admitted(snapshot, workload, &facts).is_err()
         {
             open.stop.cancel();
         }

@@ -4,7 +4,7 @@ use crate::state::{Pod, Shared};
 use std::collections::HashMap;
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
@@ -183,6 +183,7 @@ impl Pods {
             identity: identity.clone(),
             sockets,
             tasks: Tasks::default(),
+            record_key: OnceLock::new(),
         });
         let (accepting, drain) = (shared.tasks.child(), CancellationToken::new());
         let outbound = listeners(&pod, crate::OUTBOUND_PORT, true)?;

@@ -3,10 +3,10 @@
 use crate::flows::Flows;
 use crate::record::FlowMetrics;
 use crate::settings::Settings;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::sync::mpsc;
-use trysail_api::ids::SpiffeId;
+use trysail_api::ids::{SpiffeId, WorkloadUid};
 use trysail_base::snapshot::SnapshotCell;
 use trysail_base::tasks::Tasks;
 use trysail_hbone::pool::Pool;
@@ -59,6 +59,8 @@ pub struct Pod {
     pub sockets: Sockets,
     /// The pod's tasks.
     pub tasks: Tasks,
+    /// Key of its record, once that has been found by name.
+    pub record_key: OnceLock<WorkloadUid>,
 }
 
 impl Pod {
@@ -83,6 +85,14 @@ impl Pod {
     }
 
     fn find(&self, snapshot: &Snapshot) -> Option<Arc<Workload>> {
-        snapshot.pod(&self.namespace, &self.name, &self.identity.service_account).cloned()
+        let is_own = |w: &&Arc<Workload>| {
+            w.name == self.name && w.namespace == self.namespace && w.identity.service_account == self.identity.service_account
+        };
+        if let Some(known) = self.record_key.get().and_then(|uid| snapshot.workload(uid)).filter(is_own) {
+            return Some(known.clone());
+        }
+        let found = snapshot.workloads().find(is_own)?;
+        self.record_key.get_or_init(|| found.uid.clone());
+        Some(found.clone())
     }
 }

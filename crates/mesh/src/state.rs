@@ -35,13 +35,6 @@ impl Snapshot {
         uids.into_iter().flat_map(Set::iter).filter_map(|uid| self.workloads.get(uid))
     }
 
-    /// The record of a pod by what the node agent says of it.
-    pub fn pod(&self, namespace: &str, name: &str, service_account: &str) -> Option<&Arc<Workload>> {
-        self.workloads
-            .values()
-            .find(|w| w.name == name && w.namespace == namespace && *w.identity.service_account == *service_account)
-    }
-
     /// The service with the virtual address `vip`.
     pub fn service_at(&self, vip: IpAddr) -> Option<&Arc<Service>> {
         self.by_vip.get(&vip).and_then(|key| self.services.get(key))

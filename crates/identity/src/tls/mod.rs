@@ -25,13 +25,6 @@ pub fn provider() -> Arc<CryptoProvider> {
     Arc::new(CryptoProvider { cipher_suites: suites, ..default_provider() })
 }
 
-/// Makes the provider the process's default, for libraries that ask for it.
-pub fn install_provider() {
-    if rustls::crypto::aws_lc_rs::default_provider().install_default().is_err() {
-        tracing::debug!("a crypto provider was installed before");
-    }
-}
-
 fn root_store(roots: &[CertificateDer<'static>]) -> Result<Arc<RootCertStore>, SvidError> {
     let mut store = RootCertStore::empty();
     for root in roots {

@@ -93,11 +93,23 @@ pub struct PodPlan {
 /// Builds the fabric in the calling process's namespace.
 pub fn build_fabric() -> Result<(), WorldError> {
     NetNs::current()?.run_async(|| async {
+        plain_bridges()?;
         let links = Links::open()?;
         links.up("lo").await?;
         links.add_bridge(FABRIC).await?;
-        links.add_address(FABRIC, CONTROL, 24).await
+        links.add_address(FABRIC, CONTROL, 24).await?;
+        Ok::<_, WorldError>(())
     })??;
+    Ok(())
+}
+
+/// Bridged frames are frames: where the kernel can pass them through the rules for routed packets as well, that is switched off.
+fn plain_bridges() -> std::io::Result<()> {
+    for setting in ["bridge/bridge-nf-call-iptables", "bridge/bridge-nf-call-ip6tables", "bridge/bridge-nf-call-arptables"] {
+        if Path::new("/proc/sys/net").join(setting).exists() {
+            sysctl(setting, "0")?;
+        }
+    }
     Ok(())
 }
 
@@ -129,6 +141,7 @@ pub fn build_node(number: u8, count: u8, scratch: &Path) -> Result<Node, WorldEr
         ] {
             sysctl(setting, value)?;
         }
+        plain_bridges()?;
         let links = Links::open()?;
         links.up("lo").await?;
         links.add_address("lo", RESOLVER, 32).await?;

@@ -2,7 +2,7 @@
 
 use crate::authority::Authority;
 use crate::stream::{self, TunnelRead, TunnelWrite};
-use crate::{CLIENT_STREAMS, CONNECTION_WINDOW, FRAME, IDLE, PING_EVERY, PING_LIMIT, STREAM_WINDOW};
+use crate::{CLIENT_STREAMS, CONNECTION_WINDOW, FRAME, IDLE, PING_EVERY, PING_LIMIT, READ, STREAM_WINDOW};
 use bytes::Bytes;
 use h2::client::SendRequest;
 use h2::{Ping, PingPong};
@@ -11,6 +11,7 @@ use rustls::ClientConfig;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use tokio::io::BufReader;
 use tokio::net::TcpStream;
 use tokio::sync::Notify;
 use tokio_rustls::TlsConnector;
@@ -64,7 +65,10 @@ impl Drop for Slot {
 /// TLS and HTTP/2 on a connected socket. The connection's driver runs in `tasks`.
 pub async fn handshake(stream: TcpStream, config: Arc<ClientConfig>, tasks: &Tasks) -> Result<Tunnel, DialError> {
     let address = stream.peer_addr().map_err(DialError::Connect)?.ip();
-    let tls = TlsConnector::from(config).connect(address.into(), stream).await.map_err(DialError::Tls)?;
+    let tls = TlsConnector::from(config)
+        .connect(address.into(), BufReader::with_capacity(READ, stream))
+        .await
+        .map_err(DialError::Tls)?;
     let mut builder = h2::client::Builder::new();
     builder
         .initial_window_size(STREAM_WINDOW)

@@ -20,6 +20,8 @@ pub(crate) const FRAME: u32 = 1 << 20;
 pub(crate) const SERVER_STREAMS: u32 = 200;
 /// Streams that a client opens on one connection.
 pub(crate) const CLIENT_STREAMS: usize = 100;
+/// Bytes that one read of a tunnel's socket may take. The TLS library alone asks for 4 KiB at a time.
+pub(crate) const READ: usize = 64 << 10;
 /// How often an open connection is probed, and how long an answer may take.
 pub(crate) const PING_EVERY: Duration = Duration::from_secs(10);
 pub(crate) const PING_LIMIT: Duration = Duration::from_secs(20);

@@ -2,7 +2,7 @@
 
 use crate::authority::Authority;
 use crate::stream::{self, TunnelRead, TunnelWrite};
-use crate::{CONNECTION_WINDOW, FRAME, SERVER_STREAMS, STREAM_WINDOW};
+use crate::{CONNECTION_WINDOW, FRAME, READ, SERVER_STREAMS, STREAM_WINDOW};
 use bytes::Bytes;
 use h2::RecvStream;
 use h2::server::{Connection, SendResponse};
@@ -10,6 +10,7 @@ use http::{HeaderMap, Method, Request, Response, StatusCode};
 use rustls::ServerConfig;
 use std::io;
 use std::sync::Arc;
+use tokio::io::BufReader;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
@@ -46,7 +47,7 @@ pub struct StreamError(#[source] h2::Error);
 pub struct Tunnel {
     /// Who the peer is.
     pub peer: SpiffeId,
-    connection: Connection<TlsStream<TcpStream>, Bytes>,
+    connection: Connection<TlsStream<BufReader<TcpStream>>, Bytes>,
 }
 
 /// A CONNECT that waits for its answer.
@@ -62,7 +63,8 @@ pub struct Connect {
 /// Accepts TLS and HTTP/2 on `stream`, within [`crate::CONNECT_LIMIT`].
 pub async fn accept(stream: TcpStream, config: Arc<ServerConfig>) -> Result<Tunnel, AcceptError> {
     let handshake = async {
-        let tls = TlsAcceptor::from(config).accept(stream).await.map_err(AcceptError::Tls)?;
+        let tls =
+            TlsAcceptor::from(config).accept(BufReader::with_capacity(READ, stream)).await.map_err(AcceptError::Tls)?;
         let (_, session) = tls.get_ref();
         if session.alpn_protocol() != Some(ALPN_H2) {
             return Err(AcceptError::NoHttp2);

@@ -86,7 +86,9 @@ impl Pod {
 
     fn find(&self, snapshot: &Snapshot) -> Option<Arc<Workload>> {
         let is_own = |w: &&Arc<Workload>| {
-            w.name == self.name && w.namespace == self.namespace && w.identity.service_account == self.identity.service_account
+            w.name == self.name
+                && w.namespace == self.namespace
+                && w.identity.service_account == self.identity.service_account
         };
         if let Some(known) = self.record_key.get().and_then(|uid| snapshot.workload(uid)).filter(is_own) {
             return Some(known.clone());

@@ -105,7 +105,9 @@ pub fn build_fabric() -> Result<(), WorldError> {
 
 /// Bridged frames are frames: where the kernel can pass them through the rules for routed packets as well, that is switched off.
 fn plain_bridges() -> std::io::Result<()> {
-    for setting in ["bridge/bridge-nf-call-iptables", "bridge/bridge-nf-call-ip6tables", "bridge/bridge-nf-call-arptables"] {
+    for setting in
+        ["bridge/bridge-nf-call-iptables", "bridge/bridge-nf-call-ip6tables", "bridge/bridge-nf-call-arptables"]
+    {
         if Path::new("/proc/sys/net").join(setting).exists() {
             sysctl(setting, "0")?;
         }

@@ -18,3 +18,14 @@ pub fn init(filter: &str) {
         tracing::debug!("logging was set up before");
     }
 }
+
+/// An error with its causes, on one line.
+pub fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text = format!("{text}: {cause}");
+        source = cause.source();
+    }
+    text
+}

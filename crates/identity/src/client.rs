@@ -11,6 +11,7 @@ use std::pin::Pin;
 use std::time::Duration;
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint};
 use trysail_api::ids::SpiffeId;
+use trysail_base::log::chain;
 use trysail_wire::ca::IstioCertificateRequest;
 
 /// The request's metadata key that names the identity a node proxy asks for.
@@ -80,16 +81,6 @@ impl ControlAddress {
     }
 }
 
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(error) = source {
-        text = format!("{text}: {error}");
-        source = error.source();
-    }
-    text
-}
-
 /// Issues by asking the control plane.
 pub struct CaClient {
     address: ControlAddress,
@@ -116,8 +107,8 @@ impl CaClient {
         self.address.authorize(&mut request).await.map_err(|e| tell(&e))?;
         let channel = self.address.connect().await.map_err(|e| tell(&e))?;
         let answer = IstioCertificateServiceClient::new(channel).create_certificate(request).await;
-        let chain = answer.map_err(|status| IssueError(status.message().to_owned()))?.into_inner().cert_chain;
-        Svid::from_pem(identity, &chain, &key).map_err(|e| tell(&e))
+        let pem = answer.map_err(|status| IssueError(status.message().to_owned()))?.into_inner().cert_chain;
+        Svid::from_pem(identity, &pem, &key).map_err(|e| tell(&e))
     }
 }
 

@@ -54,7 +54,7 @@ pub async fn serve(pod: Arc<Pod>, stream: TcpStream, from: SocketAddr, drain: to
     let mut tunnel = match server::accept(stream, svid.server.clone()).await {
         Ok(tunnel) => tunnel,
         Err(error) => {
-            let error = crate::record::chain(&error);
+            let error = trysail_base::log::chain(&error);
             return tracing::info!(target: "access", { src.addr = %from, dst.addr = %local, pod = pod.name, error }, "tunnel refused");
         }
     };

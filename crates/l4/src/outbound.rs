@@ -149,7 +149,7 @@ async fn connect(pod: &Arc<Pod>, to: SocketAddr, record: &mut Record) -> Result<
             Ok(upstream) => return Ok((upstream, route)),
             Err(error) => {
                 let Some(workload) = route.workload().filter(|_| error.another_may_do()) else { return Err(error) };
-                tracing::debug!(to = %route.target(), error = crate::record::chain(&error), "trying another endpoint");
+                tracing::debug!(to = %route.target(), error = trysail_base::log::chain(&error), "trying another endpoint");
                 tried.push(workload.uid.clone());
                 last = Some(error);
             }

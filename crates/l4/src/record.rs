@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 use trysail_api::ids::SpiffeId;
+use trysail_base::log::chain;
 use trysail_base::metrics::Metrics;
 use trysail_base::relay::Moved;
 use trysail_mesh::{Service, Workload};
@@ -248,15 +249,4 @@ impl Drop for Record {
     fn drop(&mut self) {
         self.write(&Outcome::Stopped("aborted"));
     }
-}
-
-/// An error with its causes, on one line.
-pub fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(error) = source {
-        text = format!("{text}: {error}");
-        source = error.source();
-    }
-    text
 }

@@ -41,7 +41,7 @@ impl Handler for State {
             match decoded {
                 Ok(change) => changes.push(change),
                 Err(error) => {
-                    rejected.push(Rejected { name: resource.name.clone(), reason: crate::record::chain(&error) });
+                    rejected.push(Rejected { name: resource.name.clone(), reason: trysail_base::log::chain(&error) });
                 }
             }
         }
@@ -69,11 +69,11 @@ pub struct ToControl(pub ControlAddress, pub String);
 impl Connect for ToControl {
     async fn connect(&self) -> Result<(Channel, MetadataMap), String> {
         let mut request = tonic::Request::new(());
-        self.0.authorize(&mut request).await.map_err(|e| crate::record::chain(&e))?;
+        self.0.authorize(&mut request).await.map_err(|e| trysail_base::log::chain(&e))?;
         if let Ok(cluster) = self.1.parse() {
             request.metadata_mut().insert("clusterid", cluster);
         }
-        let channel = self.0.connect().await.map_err(|e| crate::record::chain(&e))?;
+        let channel = self.0.connect().await.map_err(|e| trysail_base::log::chain(&e))?;
         Ok((channel, request.into_parts().0))
     }
 }

@@ -41,7 +41,7 @@ pub async fn run(path: PathBuf, pods: Arc<Pods>, gate: Gate) {
         match end {
             Ok(()) => tracing::info!("the node agent closed the conversation"),
             Err(error) if !quiet => {
-                tracing::warn!(socket = %path.display(), error = crate::record::chain(&error), "no node agent; local pods stay as they are");
+                tracing::warn!(socket = %path.display(), error = trysail_base::log::chain(&error), "no node agent; local pods stay as they are");
                 quiet = true;
             }
             Err(_) => {}

@@ -172,12 +172,7 @@ pub fn enter(name: &str, options: &str) -> Result<i32, UpError> {
     };
     if let Err(error) = &result {
         // Whoever waits for "ready" is told instead.
-        let mut text = error.to_string();
-        let mut source = std::error::Error::source(error);
-        while let Some(cause) = source {
-            text = format!("{text}: {cause}");
-            source = cause.source();
-        }
+        let text = trysail_base::log::chain(error);
         println!("{}", text.replace('\n', "\\n"));
         return Ok(1);
     }

@@ -9,6 +9,7 @@ use hyper_util::rt::TokioIo;
 use std::net::SocketAddr;
 use std::time::Duration;
 use tokio::net::TcpStream;
+use trysail_base::log::chain;
 use trysail_base::tasks::Tasks;
 
 /// What is sent, the same each time.
@@ -114,26 +115,17 @@ impl Connection {
     }
 
     async fn exchange(&mut self, template: &Template) -> Result<i32, String> {
-        let say = |e: &dyn std::error::Error| {
-            let mut text = e.to_string();
-            let mut source = e.source();
-            while let Some(cause) = source {
-                text = format!("{text}: {cause}");
-                source = cause.source();
-            }
-            text
-        };
         // A connection that the server has closed meanwhile is replaced before anything is sent on it.
         let open = self.sender.take().filter(|s| !s.is_closed());
         let mut sender = match open {
             Some(sender) => sender,
             None => {
                 let addresses: Vec<SocketAddr> =
-                    tokio::net::lookup_host(&template.authority).await.map_err(|e| say(&e))?.collect();
-                let stream = TcpStream::connect(addresses.as_slice()).await.map_err(|e| say(&e))?;
-                stream.set_nodelay(true).map_err(|e| say(&e))?;
+                    tokio::net::lookup_host(&template.authority).await.map_err(|e| chain(&e))?.collect();
+                let stream = TcpStream::connect(addresses.as_slice()).await.map_err(|e| chain(&e))?;
+                stream.set_nodelay(true).map_err(|e| chain(&e))?;
                 self.sockets += 1;
-                let (sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(|e| say(&e))?;
+                let (sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(|e| chain(&e))?;
                 self.tasks.spawn(async move {
                     // How it ends is seen by the request that was under way.
                     connection.await.unwrap_or_default();
@@ -141,13 +133,13 @@ impl Connection {
                 sender
             }
         };
-        sender.ready().await.map_err(|e| say(&e))?;
-        let request = template.request().map_err(|e| say(&e))?;
-        let response = sender.send_request(request).await.map_err(|e| say(&e))?;
+        sender.ready().await.map_err(|e| chain(&e))?;
+        let request = template.request().map_err(|e| chain(&e))?;
+        let response = sender.send_request(request).await.map_err(|e| chain(&e))?;
         let status = i32::from(response.status().as_u16());
         let mut body = response.into_body();
         while let Some(frame) = body.frame().await {
-            frame.map_err(|e| say(&e))?;
+            frame.map_err(|e| chain(&e))?;
         }
         self.sender = Some(sender);
         Ok(status)

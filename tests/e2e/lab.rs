@@ -70,7 +70,7 @@ spec:
     image: busybox
     command: [sh, -c, 'cat /shared/state; trap "cat /shared/stopped; echo got TERM; sleep 1; exit 0" TERM; while :; do sleep 0.1; done']
     env: [{name: COLOR, valueFrom: {configMapKeyRef: {name: files, key: color}}}, {name: IP, valueFrom: {fieldRef: {fieldPath: status.podIP}}}]
-    volumeMounts: [{name: files, mountPath: /etc/app/files}, {name: shared, mountPath: /shared}]
+    volumeMounts: [{name: files, mountPath: /etc/app/files}, {name: files, mountPath: /usr/share/app/files}, {name: shared, mountPath: /shared}]
     lifecycle: {preStop: {exec: {command: [sh, -c, 'echo before-stop > /shared/stopped']}}}
   - {name: fragile, image: busybox, command: [sh, -c, 'sleep 0.5; test -e /shared/again && sleep 1000; touch /shared/again; exit 3'], volumeMounts: [{name: shared, mountPath: /shared}]}
   - name: sick
@@ -85,6 +85,8 @@ spec:
         String::from_utf8_lossy(&output.stdout).trim().to_owned()
     };
     assert_eq!(run("cat /etc/app/files/greeting.txt"), "good morning");
+    assert_eq!(run("cat /usr/share/app/files/color"), "green");
+    assert_eq!(run("ls /usr/share/doc >/dev/null && echo still there"), "still there");
     assert_eq!(run("echo $COLOR"), "green");
     assert_eq!(run("echo $IP"), lab.pod("default", "life", "status.podIP"));
     assert!(lab.lab(&["logs", "life", "-c", "main"]).contains("prepared"));

@@ -105,7 +105,7 @@ fn place(root: &Path, inside: &Path, source: &Path) -> io::Result<()> {
         target.push(name);
         if target.is_symlink() {
             // A link could lead out of the view, and one to a missing file cannot be mounted on.
-            shadow(&parent)?;
+            shadow(root, &parent)?;
             fs::remove_file(&target)?;
         }
         if target.exists() {
@@ -114,7 +114,7 @@ fn place(root: &Path, inside: &Path, source: &Path) -> io::Result<()> {
         let last = index + 1 == parts.len();
         let made = if last && source.is_file() { fs::File::create(&target).map(drop) } else { fs::create_dir(&target) };
         if made.is_err() {
-            shadow(&parent)?;
+            shadow(root, &parent)?;
             if last && source.is_file() { fs::File::create(&target).map(drop)? } else { fs::create_dir(&target)? }
         }
     }
@@ -122,8 +122,8 @@ fn place(root: &Path, inside: &Path, source: &Path) -> io::Result<()> {
 }
 
 /// Replaces a read-only folder by a writable one with the same entries.
-fn shadow(dir: &Path) -> io::Result<()> {
-    let aside = dir.with_extension("trysail-aside");
+fn shadow(root: &Path, dir: &Path) -> io::Result<()> {
+    let aside = root.join(".trysail-aside");
     let probe = dir.join(".trysail-probe");
     if fs::File::create(&probe).is_ok() {
         return fs::remove_file(probe);

@@ -13,7 +13,7 @@ use std::path::Path;
 pub enum IsolateError {
     /// The kernel forbids user namespaces to this user.
     #[error(
-        "this machine does not allow unprivileged user namespaces ({setting}).\n  help: allow them with `sudo sysctl -w {cure}`, or run the same command with sudo"
+        "this machine does not allow unprivileged user namespaces ({setting}).\n  help: {cure}, or run the same command with sudo"
     )]
     Forbidden {
         /// The setting that forbids it.
@@ -43,8 +43,14 @@ pub fn isolate() -> Result<(), IsolateError> {
     if !uid.is_root() {
         flags |= CloneFlags::CLONE_NEWUSER;
     }
-    unshare(flags)
-        .map_err(|error| why_forbidden().unwrap_or(IsolateError::Step { step: "unshare", source: error.into() }))?;
+    unshare(flags).map_err(|error| match why_forbidden() {
+        Some(forbidden) => forbidden,
+        None if error == nix::errno::Errno::EPERM => IsolateError::Forbidden {
+            setting: "no setting says so: a security module, or the container this runs in, does".to_owned(),
+            cure: "start the container with --privileged, or without its seccomp profile".to_owned(),
+        },
+        None => IsolateError::Step { step: "making namespaces", source: error.into() },
+    })?;
     if !uid.is_root() {
         fs::write("/proc/self/setgroups", "deny").map_err(step("/proc/self/setgroups"))?;
         fs::write("/proc/self/uid_map", format!("0 {uid} 1")).map_err(step("/proc/self/uid_map"))?;
@@ -64,7 +70,8 @@ fn why_forbidden() -> Option<IsolateError> {
     SETTINGS.iter().find_map(|(file, forbids, cure)| {
         let value = fs::read_to_string(file).ok()?;
         let setting = format!("{} is {}", file.trim_start_matches("/proc/sys/").replace('/', "."), value.trim());
-        (value.trim() == *forbids).then(|| IsolateError::Forbidden { setting, cure: (*cure).to_owned() })
+        (value.trim() == *forbids)
+            .then(|| IsolateError::Forbidden { setting, cure: format!("allow them with `sudo sysctl -w {cure}`") })
     })
 }
 
@@ -76,6 +83,16 @@ pub fn die_with_parent() -> io::Result<()> {
 /// In the new mount namespace: nothing that is mounted here is seen outside, `/proc` shows the new process namespace, and `scratch`
 /// is an empty file system that ends with the namespace.
 pub fn private_mounts(scratch: &Path) -> Result<(), IsolateError> {
+    // Some systems let the namespace be made and then forbid everything in it.
+    mounts(scratch).map_err(|error| if in_user_ns() { why_forbidden().unwrap_or(error) } else { error })
+}
+
+/// Whether this process's root is another user outside.
+fn in_user_ns() -> bool {
+    fs::read_to_string("/proc/self/uid_map").is_ok_and(|map| map.split_whitespace().nth(1) != Some("0"))
+}
+
+fn mounts(scratch: &Path) -> Result<(), IsolateError> {
     let none = None::<&str>;
     mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none).map_err(step("making mounts private"))?;
     mount(Some("proc"), "/proc", Some("proc"), MsFlags::empty(), none).map_err(step("mounting /proc"))?;

@@ -6,6 +6,7 @@ pub const TESTS: &[Test] = &[
     ("a_namespace_enters_and_leaves_the_mesh_under_load_without_a_failed_request", flips),
     ("certificates_rotate_under_load_without_a_failed_request", rotation),
     ("an_address_that_changes_hands_carries_no_identity_over", reuse),
+    ("what_manifests_say_of_the_mode_holds_for_pods_that_run", applied),
 ];
 
 fn mesh_column(lab: &Lab, namespace: &str, app: &str) -> String {
@@ -177,4 +178,31 @@ fn reuse(user: User) {
             other => Err(other),
         });
     }
+}
+
+fn applied(user: User) {
+    let lab = up(user, &[namespace("m", ""), pod("one", "first")].concat());
+    let column = |wanted: &str| {
+        lab.until("the pod's capture", || match mesh_column(&lab, "m", "one") {
+            now if now == wanted => Ok(()),
+            other => Err(other),
+        });
+    };
+    assert_eq!(mesh_column(&lab, "m", "one"), "");
+    lab.apply(&namespace("m", AMBIENT));
+    column("enabled");
+    // The manifest says nothing of the capture, and takes nothing from it.
+    lab.apply(&pod("one", "first"));
+    column("enabled");
+    // What happens while there is no agent is made good by the next one.
+    lab.lab(&["system", "stop", "agent-node-1"]);
+    lab.apply(&namespace("m", ""));
+    lab.lab(&["system", "start", "agent-node-1"]);
+    column("");
+    let rules = lab.exec_pod(
+        "m",
+        "one",
+        &["fortio", "load", "-allow-initial-errors", "-n", "1", "-c", "1", "http://10.96.0.10:53/"],
+    );
+    assert!(!rules.contains("refused"), "the pod's connections still lead to closed doors: {rules}");
 }

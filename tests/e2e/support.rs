@@ -151,6 +151,14 @@ impl Lab {
         (output.status.code().unwrap_or(-1), text)
     }
 
+    /// Runs a command in a pod; what it prints.
+    pub fn exec_pod(&self, namespace: &str, pod: &str, command: &[&str]) -> String {
+        let mut args = vec!["exec", "-n", namespace, pod, "--"];
+        args.extend(command);
+        let output = self.try_lab(&args);
+        String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
+    }
+
     /// One HTTP request from a Deployment's pod: its status, or -1.
     pub fn call(&self, namespace: &str, deployment: &str, url: &str) -> i64 {
         let run = self.load(namespace, deployment, &["-n", "1", "-c", "1", "-qps", "0", url]);

@@ -89,11 +89,12 @@ impl Folder {
         let mut changes: Vec<ObjectChange> =
             read.objects.into_iter().map(|l| (l.object.key(), Some(l.object))).collect();
         if read.diagnostics.iter().any(|d| d.severity == trysail_api::Severity::Error) {
-            now.extend(before);
-        } else {
-            changes.extend(before.difference(&now).cloned().map(|key| (key, None)));
+            now.extend(before.iter().cloned());
         }
+        let left: Vec<ObjectKey> = before.difference(&now).cloned().collect();
         self.files.insert(path.to_owned(), now);
+        // An object that has moved to another file has not gone.
+        changes.extend(left.into_iter().filter(|key| !self.elsewhere(key)).map(|key| (key, None)));
         changes
     }
 

@@ -26,17 +26,23 @@ struct State {
 impl Resources {
     /// Puts `changes` in effect, then wakes the streams.
     pub fn publish(&self, changes: &[Change], publisher: &Publisher) {
-        let mut touched: BTreeMap<&'static str, BTreeSet<String>> = BTreeMap::new();
+        let (mut policies, mut addresses, mut gone) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
         {
             let mut state = self.state.write().unwrap_or_else(std::sync::PoisonError::into_inner);
             for change in changes {
                 let (type_url, name) = state.apply(change);
-                touched.entry(type_url).or_default().insert(name);
+                let to = match (type_url, change) {
+                    (_, Change::PolicyGone(_)) => &mut gone,
+                    (ADDRESS, _) => &mut addresses,
+                    _ => &mut policies,
+                };
+                to.insert(name);
             }
         }
-        // Policies first: a workload's record lists them by name.
-        for type_url in [AUTHORIZATION, ADDRESS] {
-            if let Some(names) = touched.remove(type_url) {
+        // A workload's record lists policies by name, and a name that is not known is skipped: policies come before the records that
+        // list them and leave after those that no longer do.
+        for (type_url, names) in [(AUTHORIZATION, policies), (ADDRESS, addresses), (AUTHORIZATION, gone)] {
+            if !names.is_empty() {
                 publisher.publish(Batch { type_url: type_url.into(), names: Arc::new(names) });
             }
         }

@@ -137,14 +137,17 @@ impl Shelf {
         if let Some(found) = self.shared() {
             return Ok(found);
         }
-        let _turn = self.dialling.lock().await;
-        if let Some(found) = self.shared() {
-            return Ok(found);
-        }
-        let made = tokio::time::timeout(crate::CONNECT_LIMIT, dial()).await.map_err(|_| DialError::Timeout)??;
-        let tunnel = Arc::new(made);
-        lock(&self.tunnels).push(tunnel.clone());
-        let slot = tunnel.slot().ok_or(DialError::Timeout)?;
-        Ok((tunnel, slot))
+        // One limit for the wait and the dial together: who queues behind a peer that does not answer is not to wait in turn.
+        let dialled = async {
+            let _turn = self.dialling.lock().await;
+            if let Some(found) = self.shared() {
+                return Ok(found);
+            }
+            let tunnel = Arc::new(dial().await?);
+            lock(&self.tunnels).push(tunnel.clone());
+            let slot = tunnel.slot().ok_or(DialError::Timeout)?;
+            Ok((tunnel, slot))
+        };
+        tokio::time::timeout(crate::CONNECT_LIMIT, dialled).await.map_err(|_| DialError::Timeout)?
     }
 }

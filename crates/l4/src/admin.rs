@@ -6,6 +6,7 @@ use crate::state::Shared;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
 use trysail_base::admin::{Answer, Method, StatusCode, readiness};
 use trysail_base::metrics::Metrics;
 use trysail_base::ready::Readiness;
@@ -21,6 +22,8 @@ pub struct Admin {
     pub ready: Readiness,
     /// Metrics.
     pub metrics: Metrics,
+    /// Set when the process is asked to end.
+    pub quit: CancellationToken,
 }
 
 /// A port and what it serves.
@@ -52,7 +55,7 @@ impl Admin {
             (Port::Admin, "/config_dump") => (StatusCode::OK, format!("{:#}\n", dump(&self.shared, &self.pods))),
             (Port::Admin, "/quitquitquit") if method == Method::POST => {
                 tracing::info!("asked to quit");
-                self.shared.tasks.stop();
+                self.quit.cancel();
                 (StatusCode::OK, "shutting down\n".to_owned())
             }
             (Port::Admin, "/quitquitquit") => (StatusCode::METHOD_NOT_ALLOWED, "POST it\n".to_owned()),

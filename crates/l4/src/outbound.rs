@@ -9,7 +9,6 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::net::TcpStream;
-use trysail_api::ids::WorkloadUid;
 use trysail_base::relay::{relay, reset_on_close, tcp};
 use trysail_hbone::authority::Authority;
 use trysail_hbone::client::{self, DialError};
@@ -169,7 +168,7 @@ async fn follow(pod: &Arc<Pod>, source: &Workload, route: &Route) -> Result<Upst
             let address = SocketAddr::new(*address, trysail_hbone::PORT);
             let key = Key {
                 // The pod itself, not its record: a pod that takes another's name has a namespace of its own.
-                source: WorkloadUid::new(&pod.uid),
+                source: pod.incarnation.clone(),
                 source_identity: source.identity.clone(),
                 destination: workload.uid.clone(),
                 expected: decide::expected(workload, service.as_deref()),

@@ -4,11 +4,12 @@ use crate::state::{Pod, Shared};
 use std::collections::HashMap;
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
-use trysail_api::ids::SpiffeId;
+use trysail_api::ids::{SpiffeId, WorkloadUid};
 use trysail_base::tasks::Tasks;
 use trysail_netns::ns::NetNs;
 use trysail_netns::socket::{Sockets, prepare};
@@ -49,12 +50,13 @@ struct Inner {
 pub struct Pods {
     shared: Arc<Shared>,
     inner: Mutex<Inner>,
+    next: AtomicU64,
 }
 
 impl Pods {
     /// None yet.
     pub fn new(shared: Arc<Shared>) -> Self {
-        Self { shared, inner: Mutex::default() }
+        Self { shared, inner: Mutex::default(), next: AtomicU64::new(0) }
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -148,7 +150,7 @@ impl Pods {
             served.accepting.stop();
             let ended = served.pod.tasks.drain_open(DRAIN_LIMIT).await;
             tracing::debug!(pod = served.pod.name, ended, "released pod is drained");
-            shared.pool.close_where(|key| key.source.as_str() == served.pod.uid);
+            shared.pool.close_where(|key| key.source == served.pod.incarnation);
             shared.svids.release(&served.pod.identity);
         });
     }
@@ -159,6 +161,11 @@ impl Pods {
             served.accepting.stop();
             served.drain.cancel();
         }
+    }
+
+    /// Tasks of connections that are still served.
+    pub fn open_tasks(&self) -> usize {
+        self.lock().served.values().map(|s| s.pod.tasks.len()).sum()
     }
 
     /// Key, what is known, and whether it is served, for every pod.
@@ -178,6 +185,7 @@ impl Pods {
         let pod = Arc::new(Pod {
             shared: shared.clone(),
             uid: uid.to_owned(),
+            incarnation: WorkloadUid::new(&format!("{uid}/{}", self.next.fetch_add(1, Ordering::Relaxed))),
             name: info.name.clone(),
             namespace: info.namespace.clone(),
             identity: identity.clone(),

@@ -11,6 +11,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{Notify, mpsc};
+use tokio_util::sync::CancellationToken;
 use trysail_base::metrics::Metrics;
 use trysail_base::ready::Readiness;
 use trysail_base::snapshot::SnapshotCell;
@@ -23,6 +24,9 @@ use trysail_xds::client::Client;
 
 /// How often closed tunnels are forgotten.
 const SWEEP: Duration = Duration::from_secs(30);
+
+/// How long the last bytes of closed streams may take to leave.
+const FLUSH: Duration = Duration::from_millis(100);
 
 /// Why the proxy cannot run.
 #[derive(Debug, thiserror::Error)]
@@ -50,7 +54,8 @@ pub async fn run(settings: Settings) -> Result<(), ProxyError> {
         settings: settings.clone(),
     });
     let pods = Arc::new(Pods::new(shared.clone()));
-    let admin = Admin { shared: shared.clone(), pods: pods.clone(), ready, metrics };
+    let quit = CancellationToken::new();
+    let admin = Admin { shared: shared.clone(), pods: pods.clone(), ready, metrics, quit: quit.clone() };
     admin.serve(settings.stats_address).await.map_err(|(address, error)| ProxyError::Listen(address, error))?;
 
     let changed = Arc::new(Notify::new());
@@ -62,30 +67,34 @@ pub async fn run(settings: Settings) -> Result<(), ProxyError> {
 
     tokio::select! {
         () = terminated() => {}
-        () = tasks.stopped() => {}
+        () = quit.cancelled() => {}
     }
     tracing::info!(open = shared.flows.len(), "draining");
     pods.drain_all();
     let finished = async {
-        while !shared.flows.is_empty() {
+        // Connections that are only being opened count too.
+        while pods.open_tasks() > 0 {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
     if tokio::time::timeout(settings.termination_grace, finished).await.is_err() {
         tracing::warn!(open = shared.flows.len(), "connections are cut at the end of the grace period");
     }
+    // What was handed to a tunnel last is on its way out.
+    tokio::time::sleep(FLUSH).await;
     tasks.stop();
     Ok(())
 }
 
 /// Re-checks open connections after changes of the state, and tidies the pool.
 async fn upkeep(shared: Arc<Shared>, changed: Arc<Notify>) {
+    let mut sweep = tokio::time::interval(SWEEP);
     loop {
         tokio::select! {
             () = changed.notified() => {
                 shared.flows.recheck(&shared.mesh.load());
             }
-            () = tokio::time::sleep(SWEEP) => shared.pool.sweep(),
+            _ = sweep.tick() => shared.pool.sweep(),
         }
     }
 }

@@ -49,6 +49,8 @@ pub struct Pod {
     pub shared: Arc<Shared>,
     /// Key given by the node agent.
     pub uid: String,
+    /// Names this serving of the pod among its tunnels: one that is captured anew shares none with its former self.
+    pub incarnation: WorkloadUid,
     /// Name.
     pub name: String,
     /// Namespace.

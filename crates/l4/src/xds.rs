@@ -22,18 +22,27 @@ pub struct State {
     mesh: Arc<SnapshotCell<Snapshot>>,
     changed: Arc<Notify>,
     waiting: BTreeSet<&'static str>,
+    /// Policies that were gone when the stream opened again: they leave when the records that may list them have been compared too.
+    leaving: Vec<Change>,
     gate: Option<Gate>,
 }
 
 impl State {
     /// Publishes to `mesh`, wakes `changed`, and opens `gate` once every type was answered.
     pub fn new(mesh: Arc<SnapshotCell<Snapshot>>, changed: Arc<Notify>, gate: Gate) -> Self {
-        Self { builder: Builder::default(), mesh, changed, waiting: TYPES.iter().copied().collect(), gate: Some(gate) }
+        Self {
+            builder: Builder::default(),
+            mesh,
+            changed,
+            waiting: TYPES.iter().copied().collect(),
+            leaving: Vec::new(),
+            gate: Some(gate),
+        }
     }
 }
 
 impl Handler for State {
-    fn apply(&mut self, type_url: &str, resources: &[Resource], removed: &[String], _: bool) -> Vec<Rejected> {
+    fn apply(&mut self, type_url: &str, resources: &[Resource], removed: &[String], first: bool) -> Vec<Rejected> {
         let (mut changes, mut rejected) = (Vec::new(), Vec::new());
         for resource in resources {
             let body = resource.resource.as_ref().map(|any| any.value.as_slice()).unwrap_or_default();
@@ -48,7 +57,14 @@ impl Handler for State {
         let gone = |name: &String| {
             if type_url == ADDRESS { Change::AddressGone(name.clone()) } else { Change::PolicyGone(name.clone()) }
         };
-        changes.extend(removed.iter().map(gone));
+        if first && type_url == AUTHORIZATION {
+            self.leaving.extend(removed.iter().map(gone));
+        } else {
+            changes.extend(removed.iter().map(gone));
+        }
+        if first && type_url == ADDRESS {
+            changes.append(&mut self.leaving);
+        }
         if !changes.is_empty() {
             self.mesh.publish(self.builder.apply(changes));
             self.changed.notify_one();

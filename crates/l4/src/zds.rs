@@ -57,10 +57,11 @@ async fn conversation(path: &std::path::Path, pods: &Arc<Pods>, gate: &mut Optio
     pods.begin_snapshot();
     let mut snapshot = true;
     let mut buffer = [0; MESSAGE];
+    let mut retry = tokio::time::interval(RETRY);
     loop {
         let received = tokio::select! {
             received = socket.recv(&mut buffer) => received?,
-            () = tokio::time::sleep(RETRY) => {
+            _ = retry.tick() => {
                 pods.retry_pending();
                 continue;
             }

@@ -111,6 +111,22 @@ pub enum Request {
     Down,
 }
 
+impl Request {
+    /// Whether nothing changes by it.
+    pub fn only_reads(&self) -> bool {
+        matches!(
+            self,
+            Self::Get(_)
+                | Self::Describe(_)
+                | Self::RolloutStatus { .. }
+                | Self::WaitReady { .. }
+                | Self::Logs { .. }
+                | Self::Account
+                | Self::NodeGet { .. }
+        )
+    }
+}
+
 /// An answer.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Answer {

@@ -151,6 +151,7 @@ impl NodeRole {
             .env("AUTH_TOKEN", self.dir.join("token"))
             .env("INPOD_UDS", self.dir.join("zds.sock"))
             .env("AGENT_SOCKET", agent_socket(&self.dir))
+            .env("TERMINATION_GRACE_PERIOD_SECONDS", "5")
             .env("SECRET_TTL_SECONDS", o.cert_ttl.to_string());
         command
     }

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{UnixListener, UnixStream};
@@ -57,6 +58,9 @@ pub enum AgentError {
     Ns(#[from] NsError),
 }
 
+/// How often a pod that is not captured as it should be is tried again.
+const RETRY: Duration = Duration::from_secs(5);
+
 struct Known {
     state: PodState,
     ns: NetNs,
@@ -96,6 +100,7 @@ pub async fn run(settings: Settings) -> Result<(), AgentError> {
 impl Agent {
     /// One source of pods at a time; a new one replaces the old.
     async fn serve(mut self, listener: UnixListener, mut answers: mpsc::Receiver<Answer>) {
+        let mut retry = tokio::time::interval(RETRY);
         let mut source: Option<(Lines<BufReader<OwnedReadHalf>>, OwnedWriteHalf)> = None;
         loop {
             let line = async {
@@ -121,6 +126,7 @@ impl Agent {
                         Vec::new()
                     }
                 },
+                _ = retry.tick() => self.retry(),
                 Some((uid, answer)) = answers.recv() => self.answered(&uid, answer).into_iter().collect(),
             };
             for status in statuses {
@@ -150,6 +156,13 @@ impl Agent {
         }
     }
 
+    /// Tries again what is not as it should be.
+    fn retry(&mut self) -> Vec<Status> {
+        let wrong = |k: &&Known| k.state.wants_capture() && k.redirection != Redirection::Enabled;
+        let states: Vec<PodState> = self.pods.values().filter(wrong).map(|k| k.state.clone()).collect();
+        states.into_iter().map(|state| self.put(state)).collect()
+    }
+
     fn put(&mut self, state: PodState) -> Status {
         let uid = state.uid.clone();
         let (redirection, error) = match self.reconcile(state) {
@@ -169,7 +182,7 @@ impl Agent {
             Some(known) => known.ns.clone(),
             None => NetNs::open(&state.netns).map_err(|e| e.to_string())?,
         };
-        let wanted = state.wants_capture();
+        let (wanted, starting, first) = (state.wants_capture(), state.starting, !self.pods.contains_key(&uid));
         let known = self.pods.entry(uid.clone()).or_insert_with(|| Known {
             state: state.clone(),
             ns: ns.clone(),
@@ -178,8 +191,16 @@ impl Agent {
         });
         known.state = state;
         match (known.captured, wanted) {
-            (true, true) => Ok(known.redirection),
-            (false, false) => Ok(Redirection::None),
+            (true, true) if known.redirection == Redirection::Enabled => Ok(Redirection::Enabled),
+            (true, true) => self.capture(&uid, &ns),
+            (false, false) => {
+                // The proxy may have been told, and an agent before this one may have captured it.
+                self.zds.remove(&uid);
+                if first && !starting {
+                    enrol::release(&ns).map_err(|e| e.to_string())?;
+                }
+                Ok(Redirection::None)
+            }
             (false, true) => self.capture(&uid, &ns),
             (true, false) => {
                 enrol::release(&ns).map_err(|e| e.to_string())?;
@@ -201,7 +222,7 @@ impl Agent {
             namespace: known.state.namespace.clone(),
             service_account: known.state.service_account.clone(),
         };
-        if known.state.starting || !self.zds.has_proxy() {
+        if !known.captured && (known.state.starting || !self.zds.has_proxy()) {
             enrol::capture(ns).map_err(|e| e.to_string())?;
             known.captured = true;
             self.node_rules();
@@ -217,7 +238,8 @@ impl Agent {
             return None;
         }
         let mut error = answer.err();
-        if !known.captured {
+        // A pod that runs goes on as it was while the proxy cannot serve it; one that was captured before stays shut.
+        if !known.captured && error.is_none() {
             match enrol::capture(&known.ns) {
                 Ok(()) => known.captured = true,
                 Err(failed) => error = Some(failed.to_string()),

@@ -38,3 +38,18 @@ async fn a_folder_is_followed_and_a_broken_file_changes_nothing() {
     assert_eq!(names(&seen), ["-a", "-b"]);
     std::fs::remove_dir_all(dir).unwrap();
 }
+
+#[tokio::test]
+async fn an_object_that_moves_to_another_file_is_not_taken_away() {
+    let dir = std::env::temp_dir().join(format!("trysail-move-{}", std::process::id()));
+    std::fs::create_dir_all(&dir).unwrap();
+    let both = format!("{}---\n{}", POD.replace("NAME", "stays"), POD.replace("NAME", "moves"));
+    std::fs::write(dir.join("z.yaml"), both).unwrap();
+    let mut folder = Folder::open(&dir).unwrap();
+    folder.all().unwrap();
+    std::fs::write(dir.join("a.yaml"), POD.replace("NAME", "moves")).unwrap();
+    std::fs::write(dir.join("z.yaml"), POD.replace("NAME", "stays")).unwrap();
+    let changes = folder.all().unwrap();
+    assert_eq!(names(&changes), ["+moves", "+stays"]);
+    std::fs::remove_dir_all(dir).unwrap();
+}

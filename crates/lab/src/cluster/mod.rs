@@ -143,10 +143,24 @@ impl Cluster {
         loop {
             tokio::select! {
                 input = inputs.recv() => match input {
+                    Some(Input::Ask((Request::System { action, name }, reply))) => {
+                        // Stopping a process takes as long as it drains; pods and their peers are not to wait for that.
+                        let processes = self.processes.clone();
+                        self.tasks.track(async move {
+                            if reply.send(requests::system(&processes, &action, &name).await).is_err() {
+                                tracing::debug!("whoever asked is gone");
+                            }
+                        });
+                        continue;
+                    }
                     Some(Input::Ask((request, reply))) => {
+                        let reads = request.only_reads();
                         let answer = self.request(request).await;
                         if reply.send(answer).is_err() {
                             tracing::debug!("whoever asked is gone");
+                        }
+                        if reads {
+                            continue;
                         }
                     }
                     Some(Input::Find(target, reply)) => {

@@ -46,6 +46,11 @@ impl Cluster {
             self.launch(pod);
         }
         self.publish_services();
+        // Labels of namespaces and pods decide on capture, however they came about.
+        let uids: Vec<String> = self.pods.keys().cloned().collect();
+        for uid in uids {
+            self.tell_agent(&uid).await;
+        }
     }
 
     pub(super) fn all_pods(&self) -> Vec<&Pod> {

@@ -4,14 +4,15 @@ use super::{Cluster, ExecTarget};
 use crate::account;
 use crate::api::{Answer, Manifest, Request, Target, Which};
 use crate::controllers::deployment;
+use crate::supervise::Process;
 use crate::support;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use trysail_api::diagnostic::Severity;
 use trysail_api::k8s_openapi::api::apps::v1::Deployment;
-use trysail_api::labels::RESTARTED_AT;
+use trysail_api::labels::{REDIRECTION, RESTARTED_AT};
 use trysail_api::load::{Load, load};
-use trysail_api::object::{Kind, Object, ObjectKey, labels};
+use trysail_api::object::{Kind, Object, ObjectKey, annotation, labels};
 
 /// How long a node's own port may take to answer.
 const NODE_LIMIT: std::time::Duration = std::time::Duration::from_secs(5);
@@ -24,17 +25,18 @@ impl Cluster {
             Request::Delete { which, grace } => self.delete(&which, grace).await,
             Request::Get(which) => self.get(&which),
             Request::Describe(which) => self.describe(&which),
-            Request::Label { which, changes, overwrite } => self.label(&which, &changes, overwrite).await,
+            Request::Label { which, changes, overwrite } => self.label(&which, &changes, overwrite),
             Request::RolloutRestart { namespace, name } => self.restart(&namespace, &name),
             Request::RolloutStatus { namespace, name, .. } => self.rollout(&namespace, &name),
             Request::WaitReady { .. } => self.ready(),
             Request::Logs { target, offset } => self.logs(&target, offset),
-            Request::System { action, name } => self.system(&action, &name).await,
             Request::Account => Answer::ok(serde_json::to_value(account::measure(&self.groups())).unwrap_or_default()),
             Request::NodeGet { node, port, path } => self.node_get(&node, port, &path).await,
-            Request::Exec { .. } | Request::CaptureStart { .. } | Request::CaptureStop | Request::Down => {
-                Answer::error("this request is not for the cluster")
-            }
+            Request::System { .. }
+            | Request::Exec { .. }
+            | Request::CaptureStart { .. }
+            | Request::CaptureStop
+            | Request::Down => Answer::error("this request is not for the cluster"),
         }
     }
 
@@ -122,6 +124,11 @@ impl Cluster {
                 new.spec.clone_from(&old.spec);
                 new.status.clone_from(&old.status);
                 new.metadata.deletion_timestamp.clone_from(&old.metadata.deletion_timestamp);
+                // How it is captured is said by the agent, not by a manifest.
+                let captured = annotation(&old.metadata, REDIRECTION).map(str::to_owned);
+                let annotations = new.metadata.annotations.get_or_insert_default();
+                annotations.remove(REDIRECTION);
+                annotations.extend(captured.map(|value| (REDIRECTION.to_owned(), value)));
             }
             _ => {}
         }
@@ -245,7 +252,7 @@ impl Cluster {
         Answer::ok(Value::Array(keys.iter().map(one).collect()))
     }
 
-    async fn label(&mut self, which: &Which, changes: &BTreeMap<String, Option<String>>, overwrite: bool) -> Answer {
+    fn label(&mut self, which: &Which, changes: &BTreeMap<String, Option<String>>, overwrite: bool) -> Answer {
         let keys = match self.matching(which) {
             Ok(keys) => keys,
             Err(error) => return Answer::error(error),
@@ -267,11 +274,6 @@ impl Cluster {
             }
             self.put(object);
             said.push(Value::String(format!("{}/{} labeled", key.kind.as_str().to_ascii_lowercase(), key.name)));
-        }
-        // Labels of namespaces and pods decide on capture.
-        let uids: Vec<String> = self.pods.keys().cloned().collect();
-        for uid in uids {
-            self.tell_agent(&uid).await;
         }
         Answer::ok(Value::Array(said))
     }
@@ -429,31 +431,42 @@ impl Cluster {
             Err(_) => Answer::error(format!("error: {node} port {port}: no answer within {NODE_LIMIT:?}")),
         }
     }
+}
 
-    async fn system(&mut self, action: &str, name: &str) -> Answer {
-        if action == "list" {
-            let one = |p: &crate::supervise::Process| json!({"name": p.name, "role": p.role, "pid": p.view().pid, "starts": p.view().starts});
-            return Answer::ok(Value::Array(self.processes.iter().map(one).collect()));
-        }
-        let Some(process) = self.processes.iter().find(|p| p.name == name) else {
-            let known: Vec<&str> = self.processes.iter().map(|p| p.name.as_str()).collect();
-            return Answer::error(format!("error: no process {name:?}; there are {}", known.join(", ")));
-        };
-        match action {
-            "logs" => {
-                let (bytes, _) = process.output.since(0);
-                return Answer::ok(String::from_utf8_lossy(&bytes).into_owned());
-            }
-            "stop" => process.want(false).await,
-            "start" => process.want(true).await,
-            "restart" => {
-                process.want(false).await;
-                process.want(true).await;
-            }
-            other => return Answer::error(format!("error: {other:?} is not list, logs, stop, start or restart")),
-        }
-        Answer::ok(format!("{name} {action}ed").replace("stoped", "stopped"))
+/// How long a process may take to stop or to start.
+const PROCESS_LIMIT: std::time::Duration = std::time::Duration::from_secs(30);
+
+/// Shows, stops or starts one of the mesh's own processes.
+pub(super) async fn system(processes: &[Process], action: &str, name: &str) -> Answer {
+    if action == "list" {
+        let one = |p: &Process| json!({"name": p.name, "role": p.role, "pid": p.view().pid, "starts": p.view().starts});
+        return Answer::ok(Value::Array(processes.iter().map(one).collect()));
     }
+    let Some(process) = processes.iter().find(|p| p.name == name) else {
+        let known: Vec<&str> = processes.iter().map(|p| p.name.as_str()).collect();
+        return Answer::error(format!("error: no process {name:?}; there are {}", known.join(", ")));
+    };
+    match action {
+        "logs" => {
+            let (bytes, _) = process.output.since(0);
+            return Answer::ok(String::from_utf8_lossy(&bytes).into_owned());
+        }
+        "stop" | "start" | "restart" => {
+            let change = async {
+                if action != "start" {
+                    process.want(false).await;
+                }
+                if action != "stop" {
+                    process.want(true).await;
+                }
+            };
+            if tokio::time::timeout(PROCESS_LIMIT, change).await.is_err() {
+                return Answer::error(format!("error: {name} did not {action} within {PROCESS_LIMIT:?}"));
+            }
+        }
+        other => return Answer::error(format!("error: {other:?} is not list, logs, stop, start or restart")),
+    }
+    Answer::ok(format!("{name} {action}ed").replace("stoped", "stopped"))
 }
 
 fn keep_restart(old: &Deployment, new: &mut Deployment) {

@@ -61,7 +61,14 @@ impl Cluster {
             return;
         };
         let namespace = trysail_api::ObjectKey::new(trysail_api::Kind::Namespace, "", &running.key.namespace);
-        let namespace_labels = self.store.get(&namespace).map(|n| n.meta().labels.clone().unwrap_or_default());
+        // A pod that is ending stays as it is to its end, also when its namespace has gone before it.
+        let Some(namespace_labels) = self.store.get(&namespace).map(|n| n.meta().labels.clone().unwrap_or_default())
+        else {
+            return;
+        };
+        if pod.metadata.deletion_timestamp.is_some() {
+            return;
+        }
         let state = PodState {
             uid: uid.to_owned(),
             name: running.key.name.clone(),
@@ -74,7 +81,7 @@ impl Cluster {
             address: address.into(),
             netns: running.view.netns.clone(),
             labels: pod.metadata.labels.clone().unwrap_or_default(),
-            namespace_labels: namespace_labels.unwrap_or_default(),
+            namespace_labels,
             starting: running.view.phase == Phase::Pending,
         };
         // Whether it is starting matters at its first telling alone.
@@ -96,12 +103,16 @@ impl Cluster {
         if let Some(Object::Pod(pod)) = self.store.get(&key).cloned() {
             let mut pod = *pod;
             let annotations = pod.metadata.annotations.get_or_insert_default();
+            let before = annotations.get(REDIRECTION).cloned();
             let value = match status.redirection {
                 Redirection::None => None,
+                // An agent that has just started does not know yet what it will find: what was captured still is.
+                Redirection::Pending if before.as_deref() == Some("enabled") && status.error.is_none() => {
+                    Some("enabled")
+                }
                 Redirection::Pending => Some("pending"),
                 Redirection::Enabled => Some("enabled"),
             };
-            let before = annotations.get(REDIRECTION).cloned();
             match value {
                 Some(value) => annotations.insert(REDIRECTION.to_owned(), value.to_owned()),
                 None => annotations.remove(REDIRECTION),

@@ -107,7 +107,11 @@ spec:
     let mut last = String::new();
     lab.until("the hook ran before the signal", || {
         last = String::from_utf8_lossy(&lab.try_lab(&["logs", "life", "-c", "main"]).stdout).into_owned();
-        if last.contains("before-stop\ngot TERM") { Ok(()) } else { Err(last.clone()) }
+        if last.find("before-stop").zip(last.find("got TERM")).is_some_and(|(hook, signal)| hook < signal) {
+            Ok(())
+        } else {
+            Err(last.clone())
+        }
     });
     // It ends when it is told that this was seen, well before the grace period does.
     run("touch /shared/seen");

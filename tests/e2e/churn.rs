@@ -13,6 +13,14 @@ fn mesh_column(lab: &Lab, namespace: &str, app: &str) -> String {
     lab.pod(namespace, app, "metadata.annotations.ambient\\.istio\\.io/redirection")
 }
 
+/// Waits until the first pod of `app` in namespace m is captured ("enabled") or not ("").
+fn until_mesh(lab: &Lab, app: &str, wanted: &str) {
+    lab.until("the pod's capture is as its labels say", || match mesh_column(lab, "m", app) {
+        now if now == wanted => Ok(()),
+        other => Err(other),
+    });
+}
+
 fn flips(user: User) {
     let manifests = [namespace("m", ""), echo("m", "web", 2), client("m", "default")].concat();
     let lab = up(user, &manifests);
@@ -30,10 +38,7 @@ fn flips(user: User) {
             for _ in 0..2 {
                 lab.lab(&["label", "namespace", "m", AMBIENT.replace(": ", "=").as_str(), "--overwrite"]);
                 for app in ["web", "client"] {
-                    lab.until("the pod is captured", || match mesh_column(&lab, "m", app) {
-                        enabled if enabled == "enabled" => Ok(()),
-                        other => Err(other),
-                    });
+                    until_mesh(&lab, app, "enabled");
                 }
                 // New connections go through the mesh now.
                 assert_eq!(
@@ -50,10 +55,7 @@ fn flips(user: User) {
                 assert!(opened() > 0);
                 lab.lab(&["label", "namespace", "m", "istio.io/dataplane-mode-"]);
                 for app in ["web", "client"] {
-                    lab.until("the pod is released", || match mesh_column(&lab, "m", app) {
-                        none if none.is_empty() => Ok(()),
-                        other => Err(other),
-                    });
+                    until_mesh(&lab, app, "");
                 }
                 assert_eq!(
                     only(
@@ -182,23 +184,17 @@ fn reuse(user: User) {
 
 fn applied(user: User) {
     let lab = up(user, &[namespace("m", ""), pod("one", "first")].concat());
-    let column = |wanted: &str| {
-        lab.until("the pod's capture", || match mesh_column(&lab, "m", "one") {
-            now if now == wanted => Ok(()),
-            other => Err(other),
-        });
-    };
     assert_eq!(mesh_column(&lab, "m", "one"), "");
     lab.apply(&namespace("m", AMBIENT));
-    column("enabled");
+    until_mesh(&lab, "one", "enabled");
     // The manifest says nothing of the capture, and takes nothing from it.
     lab.apply(&pod("one", "first"));
-    column("enabled");
+    until_mesh(&lab, "one", "enabled");
     // What happens while there is no agent is made good by the next one.
     lab.lab(&["system", "stop", "agent-node-1"]);
     lab.apply(&namespace("m", ""));
     lab.lab(&["system", "start", "agent-node-1"]);
-    column("");
+    until_mesh(&lab, "one", "");
     let rules = lab.exec_pod(
         "m",
         "one",

@@ -29,21 +29,11 @@ impl Tasks {
         });
     }
 
-    /// Runs `future` to its own end, also after the set is stopped: it watches [`Tasks::stopped`] itself.
+    /// Runs `future` to its own end, also after the set is stopped.
     #[expect(clippy::disallowed_methods, reason = "this module is the owner of tasks")]
     pub fn track(&self, future: impl Future<Output = ()> + Send + 'static) {
         let task = tokio::spawn(self.tracker.track_future(future));
         drop(task);
-    }
-
-    /// Resolves when the set is told to stop.
-    pub async fn stopped(&self) {
-        self.stop.cancelled().await;
-    }
-
-    /// Whether the set was told to stop.
-    pub fn is_stopped(&self) -> bool {
-        self.stop.is_cancelled()
     }
 
     /// Tells the tasks to stop, without waiting.

@@ -172,11 +172,6 @@ impl Stage {
             }
         }
     }
-
-    /// The pid of the lab's outermost process: its namespaces hold the fabric.
-    pub fn name(&self) -> &str {
-        &self.name
-    }
 }
 
 impl Drop for Stage {

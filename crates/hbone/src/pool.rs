@@ -111,11 +111,6 @@ impl Pool {
             !tunnels.is_empty() || Arc::strong_count(shelf) > 1
         });
     }
-
-    /// Open connections.
-    pub fn connections(&self) -> usize {
-        lock(&self.shelves).values().map(|shelf| lock(&shelf.tunnels).len()).sum()
-    }
 }
 
 fn is_stream_refusal(error: &h2::Error) -> bool {

@@ -23,6 +23,17 @@ pub fn apply(ns: &NetNs, ruleset: String) -> Result<(), NftError> {
     ns.run(move || run(&ruleset))?
 }
 
+/// Whether `chain` of `table` (family and name) inside `ns` has a rule that is listed with `text`. No, when there is no such chain.
+pub fn has_rule(ns: &NetNs, table: &'static str, chain: &'static str, text: &'static str) -> Result<bool, NftError> {
+    ns.run(move || {
+        let mut args = vec!["list", "chain"];
+        args.extend(table.split(' '));
+        args.push(chain);
+        let output = start(&args).and_then(std::process::Child::wait_with_output).map_err(NftError::Start)?;
+        Ok(String::from_utf8_lossy(&output.stdout).contains(text))
+    })?
+}
+
 /// Where nft may be when it is not on PATH, as for users without `sbin` in it.
 const PLACES: [&str; 3] = ["nft", "/usr/sbin/nft", "/sbin/nft"];
 
@@ -35,7 +46,7 @@ fn start(args: &[&str]) -> io::Result<std::process::Child> {
     let mut last = io::Error::from(io::ErrorKind::NotFound);
     for place in PLACES {
         let mut command = Command::new(place);
-        match command.args(args).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn() {
+        match command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn() {
             Ok(child) => return Ok(child),
             Err(error) => last = error,
         }

@@ -21,6 +21,11 @@ pub enum RedirectError {
 
 /// Captures the traffic of the pod in `ns`. Until a proxy listens there, new connections are refused.
 pub fn capture(ns: &NetNs) -> Result<(), RedirectError> {
+    // The rules come whole or not at all. Where they are, as for an agent that has restarted, replacing them under open connections
+    // could only do harm.
+    if nft::has_rule(ns, "inet trysail", "capture_out", "redirect to :15001")? {
+        return Ok(());
+    }
     ns.run_async(|| async { Links::open()?.deliver_marked(REPLY_MARK, MASK, TABLE).await })??;
     Ok(nft::apply(ns, redirect::capture())?)
 }

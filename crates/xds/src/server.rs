@@ -44,11 +44,6 @@ impl Publisher {
             tracing::trace!("no stream listens");
         }
     }
-
-    /// How many streams are open.
-    pub fn streams(&self) -> usize {
-        self.0.receiver_count()
-    }
 }
 
 /// Decides who may open a stream.

@@ -1,7 +1,7 @@
 //! Probes, made from the node as the kubelet makes them.
 
 use super::context::{Context, port};
-use crate::spawn::{self, Output};
+use crate::spawn;
 use std::net::SocketAddr;
 use std::process::Stdio;
 use std::time::Duration;
@@ -142,10 +142,5 @@ impl Check<'_> {
         let mut child = spawn::beside(&self.context.ns, self.pid, &start, streams).map_err(|e| e.to_string())?;
         let status = child.wait().await.map_err(|e| e.to_string())?;
         if status.success() { Ok(()) } else { Err(status.to_string()) }
-    }
-
-    /// Where the container's output goes.
-    pub fn output(&self) -> Option<&Output> {
-        self.context.outputs.get(&self.container.name)
     }
 }

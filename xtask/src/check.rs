@@ -18,19 +18,20 @@ const EDGES: &[(&str, &[&str])] = &[
     ("xds", &["api", "base", "wire"]),
     ("hbone", &["api", "base", "identity"]),
     ("l4", &["api", "base", "wire", "policy", "mesh", "identity", "xds", "netns", "hbone"]),
+    ("l7", &["api", "base", "wire", "policy", "mesh", "identity", "xds", "netns", "hbone"]),
     ("control", &["api", "base", "wire", "policy", "mesh", "identity", "xds"]),
     ("node", &["api", "base", "wire", "netns"]),
     // The lab issues tokens and seeds the authority, as a cluster's API server and an administrator would.
-    ("lab", &["api", "base", "netns", "node", "identity"]),
+    ("lab", &["api", "base", "netns", "node", "identity", "control"]),
     ("load", &["base"]),
     ("guide", &["api", "lab", "load"]),
-    ("trysail", &["api", "base", "l4", "control", "node", "lab", "load", "guide"]),
+    ("trysail", &["api", "base", "l4", "l7", "control", "node", "lab", "load", "guide"]),
 ];
 /// Crates whose whole dependency tree is free of an asynchronous runtime.
 const PURE: &[&str] = &["api", "policy", "wire", "mesh"];
 /// A dependency and the only crates that may have it directly.
 const RESERVED: &[(&str, &[&str])] =
-    &[("rtnetlink", &["netns"]), ("kube", &["cluster"]), ("hyper", &["base", "load", "lab"]), ("anyhow", &["trysail"])];
+    &[("rtnetlink", &["netns"]), ("kube", &["cluster"]), ("hyper", &["base", "load", "lab", "l7"]), ("anyhow", &["trysail"])];
 const LONGEST_FILE: usize = 600;
 
 /// Runs every check and reports all findings together.

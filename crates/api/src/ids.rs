@@ -102,6 +102,11 @@ impl ServiceKey {
         &self.0
     }
 
+    /// The namespace alone.
+    pub fn namespace(&self) -> &str {
+        self.0.split_once('/').map_or("", |(namespace, _)| namespace)
+    }
+
     /// The host name alone.
     pub fn hostname(&self) -> &str {
         self.0.split_once('/').map_or(&self.0, |(_, host)| host)

@@ -1,6 +1,7 @@
 //! The user's objects and the names everything shares: text in, typed objects and diagnostics out. No I/O, no async.
 
 pub mod diagnostic;
+pub mod gateway;
 pub mod ids;
 pub mod istio;
 pub mod labels;

@@ -1,8 +1,15 @@
 //! The kinds that are understood, as one type.
 
+use crate::gateway::ReferenceGrant;
+use crate::gateway::gateways::{Gateway, GatewayClass};
+use crate::gateway::route::{GrpcRoute, HttpRoute};
 use crate::istio::authorization_policy::AuthorizationPolicy;
+use crate::istio::destination_rule::DestinationRule;
 use crate::istio::peer_authentication::PeerAuthentication;
+use crate::istio::request_authentication::RequestAuthentication;
+use crate::istio::virtual_service::VirtualService;
 use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Pod, Secret, Service, ServiceAccount};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::de::DeserializeOwned;
@@ -99,7 +106,16 @@ kinds! {
     Secret(Secret): ["v1"], "secrets", [], true;
     PeerAuthentication(PeerAuthentication): ["security.istio.io/v1", "security.istio.io/v1beta1"], "peerauthentications", ["pa"], true;
     AuthorizationPolicy(AuthorizationPolicy): ["security.istio.io/v1", "security.istio.io/v1beta1"], "authorizationpolicies", ["ap"], true;
+    RequestAuthentication(RequestAuthentication): ["security.istio.io/v1", "security.istio.io/v1beta1"], "requestauthentications", ["ra"], true;
+    VirtualService(VirtualService): ["networking.istio.io/v1", "networking.istio.io/v1beta1", "networking.istio.io/v1alpha3"], "virtualservices", ["vs"], true;
+    DestinationRule(DestinationRule): ["networking.istio.io/v1", "networking.istio.io/v1beta1", "networking.istio.io/v1alpha3"], "destinationrules", ["dr"], true;
+    GatewayClass(GatewayClass): ["gateway.networking.k8s.io/v1", "gateway.networking.k8s.io/v1beta1"], "gatewayclasses", ["gc"], false;
+    Gateway(Gateway): ["gateway.networking.k8s.io/v1", "gateway.networking.k8s.io/v1beta1"], "gateways", ["gtw"], true;
+    HTTPRoute(HttpRoute): ["gateway.networking.k8s.io/v1", "gateway.networking.k8s.io/v1beta1"], "httproutes", [], true;
+    GRPCRoute(GrpcRoute): ["gateway.networking.k8s.io/v1"], "grpcroutes", [], true;
+    ReferenceGrant(ReferenceGrant): ["gateway.networking.k8s.io/v1", "gateway.networking.k8s.io/v1beta1"], "referencegrants", ["refgrant"], true;
     Service(Service): ["v1"], "services", ["svc"], true;
+    Job(Job): ["batch/v1"], "jobs", [], true;
     Deployment(Deployment): ["apps/v1"], "deployments", ["deploy"], true;
     Pod(Pod): ["v1"], "pods", ["po"], true;
 }

@@ -12,7 +12,7 @@ use trysail_identity::grpc::istio_certificate_service_server::IstioCertificateSe
 use trysail_identity::token::{Bound, Verifier};
 use trysail_mesh::Snapshot;
 use trysail_wire::ca::{IstioCertificateRequest, IstioCertificateResponse};
-use trysail_xds::server::Admission;
+use trysail_xds::server::{Admission, Caller};
 
 /// How long a request for a pod that is not known yet waits for it: its record may be on the way.
 const RECORD_LIMIT: Duration = Duration::from_secs(2);
@@ -42,8 +42,12 @@ impl Callers {
 }
 
 impl Admission for Callers {
-    fn admit(&self, metadata: &MetadataMap) -> Result<String, Status> {
-        self.caller(metadata).map(|bound| format!("{}/{}", bound.namespace, bound.pod.name))
+    fn admit(&self, metadata: &MetadataMap) -> Result<Caller, Status> {
+        let caller = |bound: Bound| Caller {
+            name: format!("{}/{}", bound.namespace, bound.pod.name),
+            account: format!("{}/{}", bound.namespace, bound.service_account.name),
+        };
+        self.caller(metadata).map(caller)
     }
 }
 
@@ -73,6 +77,9 @@ impl CertificateServer {
             Err(Status::unauthenticated("the caller may not have this identity"))
         };
         let Ok(identity) = wanted.parse::<SpiffeId>() else { return refuse("not a SPIFFE id") };
+        if identity == own {
+            return Ok(own);
+        }
         if !self.node_accounts.contains(&format!("{}/{}", caller.namespace, caller.service_account.name)) {
             return refuse("the caller is no node proxy");
         }

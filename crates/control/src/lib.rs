@@ -2,7 +2,9 @@
 
 pub mod admin;
 pub mod ca_server;
+pub mod deploy;
 pub mod files;
+pub mod inject;
 pub mod publish;
 pub mod serve;
 pub mod translate;

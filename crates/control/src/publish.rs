@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, RwLock, RwLockReadGuard};
 use trysail_mesh::codec::{policy_to_wire, service_to_wire, workload_to_wire};
 use trysail_mesh::{Change, Service, Workload};
-use trysail_wire::type_urls::{ADDRESS, AUTHORIZATION};
+use crate::translate::Outcome;
+use trysail_wire::type_urls::{ADDRESS, AUTHORIZATION, L7_GATEWAY, L7_POLICY, L7_SERVICE, L7_TOKENS};
 use trysail_wire::workload::{Address, address::Type};
 use trysail_xds::server::{Batch, Publisher};
 use trysail_xds::session::{Catalog, Published};
@@ -25,11 +26,19 @@ struct State {
 
 impl Resources {
     /// Puts `changes` in effect, then wakes the streams.
-    pub fn publish(&self, changes: &[Change], publisher: &Publisher) {
+    pub fn publish(&self, outcome: &Outcome, publisher: &Publisher) {
         let (mut policies, mut addresses, mut gone) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
+        let mut others: BTreeMap<&'static str, BTreeSet<String>> = BTreeMap::new();
         {
             let mut state = self.state.write().unwrap_or_else(std::sync::PoisonError::into_inner);
-            for change in changes {
+            for resource in &outcome.resources {
+                let (type_url, name) = match &resource.body {
+                    Some(body) => state.put(resource.type_url, resource.name.clone(), body.clone(), resource.alias.iter().cloned().collect()),
+                    None => state.remove(resource.type_url, &resource.name),
+                };
+                others.entry(type_url).or_default().insert(name);
+            }
+            for change in &outcome.records {
                 let (type_url, name) = state.apply(change);
                 let to = match (type_url, change) {
                     (_, Change::PolicyGone(_)) => &mut gone,
@@ -41,7 +50,11 @@ impl Resources {
         }
         // A workload's record lists policies by name, and a name that is not known is skipped: policies come before the records that
         // list them and leave after those that no longer do.
-        for (type_url, names) in [(AUTHORIZATION, policies), (ADDRESS, addresses), (AUTHORIZATION, gone)] {
+        // Policies at layer 7 come before the records that lead traffic to where they act; routes before what they lead to is used.
+        let mut of = |type_url: &'static str| (type_url, others.remove(type_url).unwrap_or_default());
+        let l7 = [of(L7_POLICY), of(L7_TOKENS), of(L7_SERVICE), of(L7_GATEWAY)];
+        let records = [(AUTHORIZATION, policies), (ADDRESS, addresses), (AUTHORIZATION, gone)];
+        for (type_url, names) in l7.into_iter().chain(records) {
             if !names.is_empty() {
                 publisher.publish(Batch { type_url: type_url.into(), names: Arc::new(names) });
             }
@@ -151,7 +164,7 @@ impl Catalog for Resources {
     }
 
     fn knows(&self, type_url: &str) -> bool {
-        [ADDRESS, AUTHORIZATION].contains(&type_url)
+        [ADDRESS, AUTHORIZATION, L7_SERVICE, L7_POLICY, L7_TOKENS, L7_GATEWAY].contains(&type_url)
     }
 }
 

@@ -103,7 +103,8 @@ pub async fn serve(settings: Settings) -> Result<(), ServeError> {
     let listen = |address| async move { TcpListener::bind(address).await.map_err(|e| ServeError::Listen(address, e)) };
     let admin = Admin { ready, metrics: Metrics::default(), resources: resources.clone() };
     admin.serve(listen(settings.admin).await?, &tasks);
-    let discovery = Discovery::new(resources, publisher, Arc::new(callers.clone()), &tasks);
+    let discovery = Discovery::new(resources, publisher, Arc::new(callers.clone()), &tasks)
+        .with_private(&[trysail_wire::type_urls::L7_GATEWAY]);
     let certificates = CertificateServer {
         authority: authority.clone(),
         callers,
@@ -145,11 +146,12 @@ struct Pipeline {
 
 impl Pipeline {
     fn apply(&mut self, changes: Vec<crate::files::ObjectChange>) {
-        let changes = self.translator.apply(changes);
-        if changes.is_empty() {
-            return;
+        let outcome = self.translator.apply(changes);
+        if !outcome.records.is_empty() {
+            self.mesh.publish(self.builder.apply(outcome.records.iter().cloned()));
         }
-        self.mesh.publish(self.builder.apply(changes.iter().cloned()));
-        self.resources.publish(&changes, &self.publisher);
+        if !outcome.records.is_empty() || !outcome.resources.is_empty() {
+            self.resources.publish(&outcome, &self.publisher);
+        }
     }
 }

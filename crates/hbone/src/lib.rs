@@ -1,6 +1,7 @@
 //! HBONE: HTTP/2 CONNECT tunnels over mutual TLS, client, server and pool. Knows nothing of policies.
 
 pub mod authority;
+pub mod caller;
 pub mod client;
 pub mod pool;
 pub mod server;

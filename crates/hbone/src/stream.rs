@@ -3,7 +3,9 @@
 use bytes::Bytes;
 use h2::{Reason, RecvStream, SendStream};
 use std::io;
+use std::pin::Pin;
 use std::task::{Context, Poll, ready};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use trysail_base::relay::{ChunkRead, ChunkWrite};
 
 /// The receiving half.
@@ -90,5 +92,68 @@ impl Drop for TunnelWrite {
         if !self.finished {
             self.stream.send_reset(Reason::CANCEL);
         }
+    }
+}
+
+/// Both halves as one stream, for what reads and writes bytes.
+pub struct TunnelIo {
+    read: TunnelRead,
+    write: TunnelWrite,
+    rest: Bytes,
+    ended: bool,
+}
+
+impl TunnelIo {
+    /// Joins the halves.
+    pub fn new(read: TunnelRead, write: TunnelWrite) -> Self {
+        Self { read, write, rest: Bytes::new(), ended: false }
+    }
+}
+
+impl AsyncRead for TunnelIo {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        while this.rest.is_empty() {
+            if this.ended {
+                return Poll::Ready(Ok(()));
+            }
+            match ready!(this.read.poll_chunk(cx))? {
+                Some(chunk) => this.rest = chunk,
+                None => this.ended = true,
+            }
+        }
+        let part = this.rest.split_to(this.rest.len().min(buf.remaining()));
+        buf.put_slice(&part);
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for TunnelIo {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        let stream = &mut self.get_mut().write.stream;
+        if buf.is_empty() {
+            return Poll::Ready(Ok(0));
+        }
+        stream.reserve_capacity(buf.len());
+        loop {
+            let room = match ready!(stream.poll_capacity(cx)) {
+                Some(Ok(0)) => continue,
+                Some(Ok(room)) => room.min(buf.len()),
+                Some(Err(error)) => return Poll::Ready(Err(io_error(error))),
+                None => return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into())),
+            };
+            let part = Bytes::copy_from_slice(buf.get(..room).unwrap_or_default());
+            stream.send_data(part, false).map_err(io_error)?;
+            return Poll::Ready(Ok(room));
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let write = &mut self.get_mut().write;
+        if write.finished { Poll::Ready(Ok(())) } else { write.poll_finish(cx) }
     }
 }

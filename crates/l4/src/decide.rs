@@ -5,7 +5,8 @@ use std::sync::Arc;
 use trysail_api::ids::{SpiffeId, WorkloadUid};
 use trysail_hbone::authority::Authority;
 use trysail_mesh::pick::{NoEndpoint, pick};
-use trysail_mesh::{Protocol, Service, Snapshot, Workload};
+use trysail_mesh::model::Waypoint;
+use trysail_mesh::{Health, Protocol, Service, Snapshot, Workload};
 use trysail_policy::authz::{Facts, Verdict, evaluate};
 
 /// Where an outbound connection goes.
@@ -13,12 +14,12 @@ use trysail_policy::authz::{Facts, Verdict, evaluate};
 pub enum Route {
     /// Through a tunnel.
     Tunnel {
-        /// The called workload.
+        /// The workload at the end of the tunnel: the called one, or a waypoint.
         workload: Arc<Workload>,
-        /// Its address.
-        address: IpAddr,
-        /// Its application's port.
-        port: u16,
+        /// Where the tunnel ends.
+        end: SocketAddr,
+        /// Where the inner connection leads: an application's port, or a service that a waypoint serves.
+        target: SocketAddr,
         /// The service that was called.
         service: Option<Arc<Service>>,
     },
@@ -44,8 +45,8 @@ pub enum NoRoute {
         /// Why.
         reason: NoEndpoint,
     },
-    /// The destination demands an L7 hop, which this proxy does not take.
-    #[error("{0} is bound to a waypoint, and there is none to go through")]
+    /// The destination demands an L7 hop, and none is ready.
+    #[error("{0} is bound to a waypoint, and none is ready to go through")]
     Waypoint(String),
     /// The called address belongs to a workload that was tried without success.
     #[error("{0} cannot be reached")]
@@ -53,6 +54,13 @@ pub enum NoRoute {
 }
 
 impl Route {
+    /// The same, for the service that was called.
+    fn called(mut self, by: Arc<Service>) -> Self {
+        let (Self::Tunnel { service, .. } | Self::Plain { service, .. }) = &mut self;
+        *service = Some(by);
+        self
+    }
+
     /// The workload that is called.
     pub fn workload(&self) -> Option<&Arc<Workload>> {
         match self {
@@ -71,7 +79,7 @@ impl Route {
     /// The application's address.
     pub fn target(&self) -> SocketAddr {
         match self {
-            Self::Tunnel { address, port, .. } => SocketAddr::new(*address, *port),
+            Self::Tunnel { target, .. } => *target,
             Self::Plain { to, .. } => *to,
         }
     }
@@ -86,8 +94,11 @@ pub fn outbound(
     random: f64,
 ) -> Result<Route, NoRoute> {
     if let Some(service) = snapshot.service_at(destination.ip()) {
-        if service.waypoint {
-            return Err(NoRoute::Waypoint(service.key.to_string()));
+        if let Some(waypoint) = &service.waypoint {
+            let hop = through(snapshot, waypoint, destination, tried, random);
+            return hop
+                .map(|route| route.called(service.clone()))
+                .ok_or_else(|| NoRoute::Waypoint(service.key.to_string()));
         }
         return match pick(snapshot, (service, destination.port()), Some(source), tried, random) {
             Ok(found) => {
@@ -101,8 +112,10 @@ pub fn outbound(
     }
     let mut found = None;
     for workload in snapshot.at_address(destination.ip()) {
-        if workload.waypoint {
-            return Err(NoRoute::Waypoint(workload.uid.to_string()));
+        let own = |w: &Waypoint| snapshot.waypoint(w).iter().any(|hop| hop.uid == source.uid);
+        if let Some(waypoint) = workload.waypoint.as_ref().filter(|w| !own(w)) {
+            let hop = through(snapshot, waypoint, destination, tried, random);
+            return hop.ok_or_else(|| NoRoute::Waypoint(workload.uid.to_string()));
         }
         if tried.contains(&workload.uid) {
             return Err(NoRoute::Tried(workload.uid.to_string()));
@@ -118,9 +131,27 @@ pub fn outbound(
     })
 }
 
+/// The way through a waypoint that is ready.
+fn through(
+    snapshot: &Snapshot,
+    waypoint: &Waypoint,
+    target: SocketAddr,
+    tried: &[WorkloadUid],
+    random: f64,
+) -> Option<Route> {
+    let usable = |w: &&Arc<Workload>| w.health == Health::Healthy && !tried.contains(&w.uid);
+    let ready: Vec<&Arc<Workload>> = snapshot.waypoint(waypoint).into_iter().filter(usable).collect();
+    let hop = ready.get((random * ready.len() as f64) as usize)?;
+    let end = SocketAddr::new(*hop.addresses.first()?, waypoint.port);
+    Some(Route::Tunnel { workload: (*hop).clone(), end, target, service: None })
+}
+
 fn to_workload(workload: Arc<Workload>, to: SocketAddr, service: Option<Arc<Service>>) -> Route {
     match workload.protocol {
-        Protocol::Hbone => Route::Tunnel { workload, address: to.ip(), port: to.port(), service },
+        Protocol::Hbone => {
+            let end = SocketAddr::new(to.ip(), trysail_hbone::PORT);
+            Route::Tunnel { workload, end, target: to, service }
+        }
         Protocol::Plain => Route::Plain { to, workload: Some(workload), service },
     }
 }
@@ -199,7 +230,8 @@ pub fn admit(snapshot: &Snapshot, workload: &Workload, facts: &Facts) -> Result<
 
 /// Whether an open connection may go on: its peer is still who it was, and policy still admits it.
 pub fn still_admitted(snapshot: &Snapshot, workload: &Workload, facts: &Facts) -> Result<(), Refusal> {
-    if let Some(identity) = &facts.source {
+    // Of a caller that a waypoint has spoken for, the waypoint knows whether it is still who it was.
+    if let (Some(identity), None) = (&facts.source, &facts.via) {
         peer(snapshot, identity, facts.source_ip)?;
     }
     admit(snapshot, workload, facts)

@@ -11,6 +11,7 @@ use std::time::Duration;
 use tokio::net::TcpStream;
 use trysail_api::ids::SpiffeId;
 use trysail_base::relay::{relay, reset_on_close, tcp};
+use trysail_hbone::caller::Caller;
 use trysail_hbone::server::{self, Connect, Tunnel};
 use trysail_mesh::{Snapshot, Workload};
 use trysail_policy::authz::Facts;
@@ -27,6 +28,8 @@ enum InboundError {
     Refused(#[source] Refusal),
     #[error("the application does not accept the connection")]
     Application(#[source] std::io::Error),
+    #[error(transparent)]
+    Caller(trysail_hbone::caller::Unreadable),
     #[error("the tunnel failed")]
     Tunnel(#[source] trysail_hbone::server::StreamError),
 }
@@ -35,7 +38,7 @@ impl InboundError {
     fn status(&self) -> StatusCode {
         match self {
             Self::Refused(Refusal::Policy(_) | Refusal::OtherPeer { .. }) => StatusCode::UNAUTHORIZED,
-            Self::Refused(Refusal::OtherAddress(_)) => StatusCode::BAD_REQUEST,
+            Self::Refused(Refusal::OtherAddress(_)) | Self::Caller(_) => StatusCode::BAD_REQUEST,
             _ => StatusCode::SERVICE_UNAVAILABLE,
         }
     }
@@ -118,10 +121,31 @@ async fn admit(pod: &Pod, peer: &Peer, connect: &Connect) -> Result<Admitted, In
             caller
         }
     };
-    let facts =
-        Facts { source: Some(peer.identity.clone()), source_ip, destination_ip: peer.local, destination_port: port };
+    let (stated, via) = spoken_for(&snapshot, &workload, (peer, caller.as_deref()), (connect, port))?;
+    let caller = match &stated {
+        Some(stated) => snapshot.at_address(stated.address).next().cloned(),
+        None => caller,
+    };
+    let own = Caller { identity: Some(peer.identity.clone()), address: source_ip };
+    let Caller { identity: source, address: source_ip } = stated.unwrap_or(own);
+    let facts = Facts { source, via, source_ip, destination_ip: peer.local, destination_port: port };
     decide::admit(&snapshot, &workload, &facts).map_err(InboundError::Refused)?;
     Ok(Admitted { snapshot, workload, caller, facts })
+}
+
+/// The original caller, if a hop states one that may speak for the callers of this port; then also the hop itself.
+fn spoken_for(
+    snapshot: &Snapshot,
+    workload: &Workload,
+    (peer, hop): (&Peer, Option<&Workload>),
+    (connect, port): (&Connect, u16),
+) -> Result<(Option<Caller>, Option<SpiffeId>), InboundError> {
+    let entitled = hop.is_some_and(|hop| snapshot.speaks_for(&hop.uid, workload, port));
+    match Caller::stated(&connect.headers).map_err(InboundError::Caller)? {
+        Some(stated) if entitled => Ok((Some(stated), Some(peer.identity.clone()))),
+        // Whoever may not speak for others speaks for itself.
+        _ => Ok((None, None)),
+    }
 }
 
 async fn stream_in(pod: &Pod, peer: &Peer, connect: Connect) {

@@ -132,7 +132,7 @@ async fn connect(pod: &Arc<Pod>, to: SocketAddr, record: &mut Record) -> Result<
             }
         };
         let tunnel = match &route {
-            Route::Tunnel { address, .. } => Some(SocketAddr::new(*address, trysail_hbone::PORT)),
+            Route::Tunnel { end, .. } => Some(*end),
             Route::Plain { .. } => None,
         };
         record.chosen(route.target(), tunnel);
@@ -164,8 +164,8 @@ async fn follow(pod: &Arc<Pod>, source: &Workload, route: &Route) -> Result<Upst
             let connected = connected.unwrap_or_else(|_| Err(std::io::ErrorKind::TimedOut.into()));
             connected.map(Upstream::Plain).map_err(|source| OutboundError::Connect { to: *to, source })
         }
-        Route::Tunnel { workload, address, port, service } => {
-            let address = SocketAddr::new(*address, trysail_hbone::PORT);
+        Route::Tunnel { workload, end, target, service } => {
+            let address = *end;
             let key = Key {
                 // The pod itself, not its record: a pod that takes another's name has a namespace of its own.
                 source: pod.incarnation.clone(),
@@ -183,7 +183,7 @@ async fn follow(pod: &Arc<Pod>, source: &Workload, route: &Route) -> Result<Upst
                     client::handshake(stream, config, &pod.shared.tasks).await
                 }
             };
-            let authority = Authority::Address(SocketAddr::new(address.ip(), *port));
+            let authority = Authority::Address(*target);
             let opened = pod.shared.pool.open(&key, &authority, &headers(source), dial).await;
             opened.map(Upstream::Tunnel).map_err(|source| OutboundError::Dial { to: address, source })
         }

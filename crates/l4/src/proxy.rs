@@ -20,7 +20,7 @@ use trysail_hbone::pool::Pool;
 use trysail_identity::cache::Svids;
 use trysail_identity::client::CaClient;
 use trysail_mesh::Snapshot;
-use trysail_xds::client::Client;
+use trysail_xds::client::{Client, Want};
 
 /// How often closed tunnels are forgotten.
 const SWEEP: Duration = Duration::from_secs(30);
@@ -61,7 +61,7 @@ pub async fn run(settings: Settings) -> Result<(), ProxyError> {
     let changed = Arc::new(Notify::new());
     let connect = xds::ToControl(settings.xds.clone(), settings.cluster.clone());
     let state = xds::State::new(mesh, changed.clone(), state_gate);
-    tasks.spawn(Client::new(connect, state, xds::node(&settings), xds::TYPES).run(demanded));
+    tasks.spawn(Client::new(connect, state, xds::node(&settings), xds::TYPES.iter().map(|t| Want::all(t)).collect()).run(demanded));
     tasks.spawn(zds::run(settings.zds_socket.clone(), pods.clone(), pods_gate));
     tasks.spawn(upkeep(shared.clone(), changed));
 

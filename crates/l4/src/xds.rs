@@ -46,17 +46,14 @@ impl Handler for State {
         let (mut changes, mut rejected) = (Vec::new(), Vec::new());
         for resource in resources {
             let body = resource.resource.as_ref().map(|any| any.value.as_slice()).unwrap_or_default();
-            let decoded = if type_url == ADDRESS { codec::address(body) } else { codec::authorization(body) };
-            match decoded {
+            match codec::resource(type_url, body) {
                 Ok(change) => changes.push(change),
                 Err(error) => {
                     rejected.push(Rejected { name: resource.name.clone(), reason: trysail_base::log::chain(&error) });
                 }
             }
         }
-        let gone = |name: &String| {
-            if type_url == ADDRESS { Change::AddressGone(name.clone()) } else { Change::PolicyGone(name.clone()) }
-        };
+        let gone = |name: &String| codec::gone(type_url, name);
         if first && type_url == AUTHORIZATION {
             self.leaving.extend(removed.iter().map(gone));
         } else {

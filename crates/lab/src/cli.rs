@@ -481,7 +481,7 @@ fn top(answer: &Answer) -> Result<i32, CliError> {
 }
 
 /// Prints the answer's text, or its lines; the exit code.
-fn lines(answer: &Answer) -> i32 {
+pub(crate) fn lines(answer: &Answer) -> i32 {
     match &answer.value {
         Value::Array(all) => all.iter().filter_map(Value::as_str).for_each(|line| println!("{line}")),
         Value::String(text) => println!("{text}"),

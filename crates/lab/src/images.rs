@@ -82,6 +82,7 @@ impl Images {
         let mut known = BTreeMap::new();
         for (image, entry) in [
             ("fortio/fortio", "fortio"),
+            (trysail_control::inject::IMAGE, "trysail"),
             ("python", "python3"),
             ("busybox", "sh"),
             ("alpine", "sh"),
@@ -122,7 +123,7 @@ impl Images {
         let absolute = Path::new(program);
         let path =
             if absolute.is_absolute() && is_executable(absolute) { Some(absolute.to_owned()) } else { on_path(&base) };
-        let own = (base == "fortio").then(|| PathBuf::from(OWN));
+        let own = matches!(base.as_str(), "fortio" | "trysail").then(|| PathBuf::from(OWN));
         Some(Program { path: path.or(own)?, arg0: base, args })
     }
 

@@ -22,6 +22,7 @@ pub mod supervise;
 pub mod support;
 pub mod system;
 pub mod up;
+pub mod waypoints;
 pub mod world;
 
 /// Namespace of the mesh's own pods and root namespace of its policies.

@@ -15,8 +15,22 @@ pub struct Store {
 }
 
 /// Kinds that the control plane reads.
-const PUBLISHED: [Kind; 5] =
-    [Kind::Namespace, Kind::Pod, Kind::Service, Kind::PeerAuthentication, Kind::AuthorizationPolicy];
+const PUBLISHED: [Kind; 14] = [
+    Kind::Namespace,
+    Kind::Pod,
+    Kind::Service,
+    Kind::Secret,
+    Kind::PeerAuthentication,
+    Kind::AuthorizationPolicy,
+    Kind::RequestAuthentication,
+    Kind::VirtualService,
+    Kind::DestinationRule,
+    Kind::GatewayClass,
+    Kind::Gateway,
+    Kind::HTTPRoute,
+    Kind::GRPCRoute,
+    Kind::ReferenceGrant,
+];
 
 impl Store {
     /// An empty store that writes to `dir`.

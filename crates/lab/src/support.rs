@@ -3,6 +3,7 @@
 use crate::images::Images;
 use serde_json::Value;
 use trysail_api::diagnostic::{Diagnostic, Severity};
+use trysail_api::k8s_openapi::api::batch::v1::JobSpec;
 use trysail_api::k8s_openapi::api::core::v1::PodSpec;
 use trysail_api::labels;
 use trysail_api::load::Loaded;
@@ -18,6 +19,7 @@ const POD: &[&str] = &[
     "volumes[].name",
     "volumes[].configMap.*",
     "volumes[].emptyDir.*",
+    "volumes[].projected.*",
     "containers[].*",
     "initContainers[].*",
 ];
@@ -70,22 +72,6 @@ pub fn check(loaded: &Loaded, images: &Images) -> Vec<Diagnostic> {
                 }
             }
         }
-        Object::Namespace(namespace) => {
-            let meta = &namespace.metadata;
-            let injected = label(meta, labels::ISTIO_INJECTION) == Some("enabled");
-            let waypoint = label(meta, labels::USE_WAYPOINT).is_some_and(|w| w != "none");
-            for (asked, key) in [(injected, labels::ISTIO_INJECTION), (waypoint, labels::USE_WAYPOINT)] {
-                if asked {
-                    let message = "this mode is not available in this version: pods of the namespace are not started";
-                    out.add(
-                        Severity::Warning,
-                        &format!("metadata.labels.{key}"),
-                        message,
-                        "use istio.io/dataplane-mode: ambient, or no mode",
-                    );
-                }
-            }
-        }
         Object::Service(service) => {
             let kind = service.spec.as_ref().and_then(|s| s.type_.as_deref()).unwrap_or("ClusterIP");
             if kind != "ClusterIP" {
@@ -101,7 +87,16 @@ pub fn check(loaded: &Loaded, images: &Images) -> Vec<Diagnostic> {
                 out.add(Severity::Error, "spec.ports", "protocols other than TCP are not served here", "");
             }
         }
+        Object::Job(job) => {
+            if let Some(spec) = &job.spec {
+                out.job(spec, images);
+            }
+        }
         _ => {}
+    }
+    for finding in trysail_control::translate::l7::check(&loaded.object).0 {
+        let severity = if finding.error { Severity::Error } else { Severity::Notice };
+        out.add(severity, &finding.field, &finding.message, "");
     }
     out.found
 }
@@ -130,6 +125,19 @@ impl Findings<'_> {
             message: message.to_owned(),
             cure: cure.to_owned(),
         });
+    }
+
+    fn job(&mut self, spec: &JobSpec, images: &Images) {
+        let known = ["template", "backoffLimit", "completions", "parallelism", "ttlSecondsAfterFinished"];
+        let value = serde_json::to_value(spec).unwrap_or_default();
+        for key in value.as_object().into_iter().flatten().map(|(key, _)| key).filter(|k| !known.contains(&k.as_str())) {
+            self.add(Severity::Error, &format!("spec.{key}"), "not supported here", "remove it for the lab");
+        }
+        let policy = spec.template.spec.as_ref().and_then(|s| s.restart_policy.as_deref());
+        if !matches!(policy, Some("Never" | "OnFailure")) {
+            self.add(Severity::Error, "spec.template.spec.restartPolicy", "a Job needs Never or OnFailure", "");
+        }
+        self.pod(spec.template.spec.as_ref(), "spec.template.spec", images);
     }
 
     fn pod(&mut self, spec: Option<&PodSpec>, path: &str, images: &Images) {
@@ -186,7 +194,7 @@ impl Findings<'_> {
         if key == "volumes" {
             for (index, volume) in below.as_array().into_iter().flatten().enumerate() {
                 let kinds = volume.as_object().into_iter().flatten().map(|(k, _)| k.as_str()).filter(|k| *k != "name");
-                for kind in kinds.filter(|k| !["configMap", "emptyDir", "secret"].contains(k)) {
+                for kind in kinds.filter(|k| !["configMap", "emptyDir", "secret", "projected"].contains(k)) {
                     self.add(
                         Severity::Error,
                         &format!("{at}[{index}].{kind}"),

@@ -6,6 +6,7 @@ use crate::{CLUSTER_ID, PROXY_ACCOUNT, SYSTEM_NAMESPACE};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Arc;
 use std::time::Duration;
 use trysail_base::tasks::Tasks;
 use trysail_identity::ca::{Authority, CaError};
@@ -13,7 +14,7 @@ use trysail_identity::token::{Bound, Named, Signer, TokenError};
 use trysail_netns::ns::{NetNs, NsError};
 
 /// How long a node's token is valid, and how often it is made anew.
-const TOKEN_TTL: Duration = Duration::from_secs(12 * 3600);
+pub const TOKEN_TTL: Duration = Duration::from_secs(12 * 3600);
 const TOKEN_RENEWAL: Duration = Duration::from_secs(3600);
 
 /// The folder of the lab's own files: an empty file system of its own, over a folder that every system has.
@@ -52,22 +53,47 @@ pub enum SystemError {
     Ns(#[from] NsError),
 }
 
+/// The mesh as the lab knows it.
+pub struct System {
+    /// Its processes.
+    pub processes: Vec<Process>,
+    /// Signs service account tokens.
+    pub signer: Arc<Signer>,
+    /// The root certificate, PEM.
+    pub root: String,
+}
+
+/// Environment of every proxy that runs in a pod.
+pub fn proxy_env(options: &Options) -> Vec<(String, String)> {
+    let control = format!("https://{CONTROL}:15012");
+    [
+        ("XDS_ADDRESS", control.clone()),
+        ("CA_ADDRESS", control),
+        ("ISTIO_META_CLUSTER_ID", CLUSTER_ID.to_owned()),
+        ("SECRET_TTL_SECONDS", options.cert_ttl.to_string()),
+        ("RUST_LOG", options.log.clone()),
+    ]
+    .map(|(key, value)| (key.to_owned(), value))
+    .to_vec()
+}
+
 /// Starts the control plane, and an agent and a proxy on each node.
-pub fn start(options: &Options, nodes: &[Node], objects: &Path, tasks: &Tasks) -> Result<Vec<Process>, SystemError> {
+pub fn start(options: &Options, nodes: &[Node], objects: &Path, tasks: &Tasks) -> Result<System, SystemError> {
     let scratch = scratch();
     let (ca, key) = (scratch.join("ca"), scratch.join("token-key.pem"));
     Authority::load_or_create(&ca, trysail_api::ids::DEFAULT_TRUST_DOMAIN)?;
-    let signer = Signer::generate()?;
+    let signer = Arc::new(Signer::generate()?);
     std::fs::write(&key, signer.public_pem())?;
     for node in nodes {
         write_token(&signer, node.name.clone(), &node.dir)?;
     }
     let renewed: Vec<(String, PathBuf)> = nodes.iter().map(|n| (n.name.clone(), n.dir.clone())).collect();
+    let renewing = signer.clone();
     tasks.spawn(async move {
         loop {
             tokio::time::sleep(TOKEN_RENEWAL).await;
             for (name, dir) in &renewed {
-                if let Err(error) = write_token(&signer, name.clone(), dir) {
+                if let Err(error) = write_token(&renewing, name.clone(), dir) {
                     tracing::error!(%error, node = name, "a node's token could not be renewed");
                 }
             }
@@ -97,7 +123,8 @@ pub fn start(options: &Options, nodes: &[Node], objects: &Path, tasks: &Tasks) -
             processes.push(Process::start((&full, accounted), node.ns.clone(), move || setup.command(name), tasks));
         }
     }
-    Ok(processes)
+    let root = std::fs::read_to_string(ca.join("root-cert.pem"))?;
+    Ok(System { processes, signer, root })
 }
 
 fn role(own: &Path, name: &str, log: &str) -> Command {

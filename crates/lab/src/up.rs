@@ -232,7 +232,8 @@ async fn lab(options: Options, listener: StdListener) -> Result<(), UpError> {
     let nodes = nodes.await.map_err(io::Error::other)??;
     let system_options =
         system::Options { own, cert_ttl: options.cert_ttl, log: options.log, l4_proxy: options.l4_proxy };
-    let processes = system::start(&system_options, &nodes, store.dir(), &tasks)?;
+    let system = system::start(&system_options, &nodes, store.dir(), &tasks)?;
+    let proxy_env = system::proxy_env(&system_options);
     let (statuses, captured) = mpsc::channel(1024);
     let (names, published) = watch::channel(Arc::default());
     let mut links = Vec::new();
@@ -250,7 +251,7 @@ async fn lab(options: Options, listener: StdListener) -> Result<(), UpError> {
         links.push(NodeLink { agent, services });
     }
     let (cluster, pod_events) =
-        Cluster::new(Parts { store, images, nodes, links, processes, names, tasks: tasks.clone() });
+        Cluster::new(Parts { store, images, nodes, links, system, proxy_env, names, tasks: tasks.clone() });
     let (inputs, receiver) = mpsc::channel(256);
     let (down, mut ended) = watch::channel(false);
     server::serve(tokio::net::UnixListener::from_std(listener)?, inputs, cluster.changes(), down, &tasks);

@@ -131,7 +131,9 @@ pub fn build_node(number: u8, count: u8, scratch: &Path) -> Result<Node, WorldEr
     NetNs::current()?.run_async(move || async move {
         let links = Links::open()?;
         links.add_veth(&port, UPLINK, &inner).await?;
-        links.enslave(&port, FABRIC, false).await
+        links.enslave(&port, FABRIC, false).await?;
+        // Proxies in pods talk to the control plane, which is here.
+        links.add_route(FABRIC, (pod_address(number, 0), 24), fabric_address(number)).await
     })??;
     ns.run_async(move || async move {
         for (setting, value) in [

@@ -1,12 +1,15 @@
 //! Wire records to the model and back. Total: what cannot be read is named, and its neighbours still apply.
 
 use crate::builder::Change;
-use crate::model::{Health, LoadBalancing, OwnerKind, Protocol, Scope, Service, ServicePort, Workload};
+use crate::model::{
+    AppProtocol, Health, LoadBalancing, OwnerKind, Protocol, Scope, Service, ServicePort, Waypoint, WaypointAt, Workload,
+};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 use trysail_api::ids::{DEFAULT_TRUST_DOMAIN, ServiceKey, SpiffeId, WorkloadUid};
 use trysail_policy::authz::{Action, Cidr, Match, Policy, Scope as PolicyScope, ServiceAccount, StringMatch};
+use trysail_wire::type_urls::ADDRESS;
 use trysail_wire::{security as sec, workload as wds};
 
 /// Why a record is refused.
@@ -44,6 +47,16 @@ pub fn address(bytes: &[u8]) -> Result<Change, DecodeError> {
 /// `istio.security.Authorization` to a change.
 pub fn authorization(bytes: &[u8]) -> Result<Change, DecodeError> {
     policy(prost::Message::decode(bytes)?).map(|p| Change::Policy(Arc::new(p)))
+}
+
+/// A resource of either type to a change.
+pub fn resource(type_url: &str, bytes: &[u8]) -> Result<Change, DecodeError> {
+    if type_url == ADDRESS { address(bytes) } else { authorization(bytes) }
+}
+
+/// The change that removes a resource.
+pub fn gone(type_url: &str, name: &str) -> Change {
+    if type_url == ADDRESS { Change::AddressGone(name.to_owned()) } else { Change::PolicyGone(name.to_owned()) }
 }
 
 fn ip(bytes: &[u8]) -> Result<IpAddr, DecodeError> {
@@ -120,14 +133,14 @@ fn workload(w: wds::Workload) -> Result<Workload, DecodeError> {
         services,
         locality: [locality.region, locality.zone, locality.subzone],
         capacity: w.capacity.unwrap_or(1),
-        waypoint: w.waypoint.is_some(),
+        waypoint: w.waypoint.map(waypoint).transpose()?,
     })
 }
 
 /// A workload as it is published.
 pub fn workload_to_wire(w: &Workload) -> wds::Workload {
     let service = |ports: &BTreeMap<u16, u16>| wds::PortList {
-        ports: ports.iter().map(|(service_port, target)| wire_port(*service_port, *target)).collect(),
+        ports: ports.iter().map(|(port, target)| wire_port(*port, *target, AppProtocol::Unknown)).collect(),
     };
     let [region, zone, subzone] = w.locality.clone();
     let located = w.locality.iter().any(|part| !part.is_empty());
@@ -164,6 +177,7 @@ pub fn workload_to_wire(w: &Workload) -> wds::Workload {
         locality: located.then_some(wds::Locality { region, zone, subzone }),
         network_mode: i32::from(w.host_network),
         capacity: (w.capacity != 1).then_some(w.capacity),
+        waypoint: w.waypoint.as_ref().map(waypoint_to_wire),
         ..wds::Workload::default()
     }
 }
@@ -172,8 +186,50 @@ fn omit(text: &str, default: &str) -> String {
     if text == default { String::new() } else { text.to_owned() }
 }
 
-fn wire_port(service_port: u16, target: u16) -> wds::Port {
-    wds::Port { service_port: service_port.into(), target_port: target.into(), app_protocol: 0 }
+fn wire_port(service_port: u16, target: u16, protocol: AppProtocol) -> wds::Port {
+    let app_protocol = match protocol {
+        AppProtocol::Unknown => wds::AppProtocol::Unknown,
+        AppProtocol::Http1 => wds::AppProtocol::Http11,
+        AppProtocol::Http2 => wds::AppProtocol::Http2,
+        AppProtocol::Grpc => wds::AppProtocol::Grpc,
+        AppProtocol::Tcp => wds::AppProtocol::Tcp,
+        AppProtocol::Tls => wds::AppProtocol::Tls,
+    };
+    wds::Port { service_port: service_port.into(), target_port: target.into(), app_protocol: app_protocol as i32 }
+}
+
+fn app_protocol(protocol: wds::AppProtocol) -> AppProtocol {
+    match protocol {
+        wds::AppProtocol::Unknown => AppProtocol::Unknown,
+        wds::AppProtocol::Http11 => AppProtocol::Http1,
+        wds::AppProtocol::Http2 => AppProtocol::Http2,
+        wds::AppProtocol::Grpc => AppProtocol::Grpc,
+        wds::AppProtocol::Tcp => AppProtocol::Tcp,
+        wds::AppProtocol::Tls => AppProtocol::Tls,
+    }
+}
+
+fn waypoint(w: wds::GatewayAddress) -> Result<Waypoint, DecodeError> {
+    use wds::gateway_address::Destination;
+    let at = match w.destination.ok_or(DecodeError::Missing("destination"))? {
+        Destination::Hostname(host) => WaypointAt::Service(ServiceKey::new(&host.namespace, &host.hostname)),
+        Destination::Address(address) => WaypointAt::Address(ip(&address.address)?),
+    };
+    Ok(Waypoint { at, port: port(w.hbone_mtls_port)? })
+}
+
+fn waypoint_to_wire(w: &Waypoint) -> wds::GatewayAddress {
+    use wds::gateway_address::Destination;
+    let destination = match &w.at {
+        WaypointAt::Service(key) => Destination::Hostname(wds::NamespacedHostname {
+            namespace: key.namespace().to_owned(),
+            hostname: key.hostname().to_owned(),
+        }),
+        WaypointAt::Address(address) => {
+            Destination::Address(wds::NetworkAddress { network: String::new(), address: ip_bytes(*address), length: None })
+        }
+    };
+    wds::GatewayAddress { destination: Some(destination), hbone_mtls_port: w.port.into() }
 }
 
 fn service(s: wds::Service) -> Result<Service, DecodeError> {
@@ -197,7 +253,13 @@ fn service(s: wds::Service) -> Result<Service, DecodeError> {
         });
         balancing.preference = scopes.collect();
     }
-    let ports = s.ports.iter().map(|p| Ok(ServicePort { port: port(p.service_port)?, target: port(p.target_port)? }));
+    // Of several by weight the heaviest is taken: one hop that is there is better than none.
+    let heaviest = s.weighted_waypoints.iter().max_by_key(|w| w.weight).and_then(|w| w.destination.clone());
+    let hop = s.waypoint.clone().or(heaviest);
+    let ports = s.ports.iter().map(|p| {
+        let protocol = app_protocol(p.app_protocol());
+        Ok(ServicePort { port: port(p.service_port)?, target: port(p.target_port)?, protocol })
+    });
     Ok(Service {
         key: ServiceKey::new(&s.namespace, &s.hostname),
         addresses: s
@@ -211,7 +273,7 @@ fn service(s: wds::Service) -> Result<Service, DecodeError> {
         hostname: s.hostname,
         subject_alt_names: s.subject_alt_names,
         balancing,
-        waypoint: s.waypoint.is_some() || !s.weighted_waypoints.is_empty(),
+        waypoint: hop.map(waypoint).transpose()?,
     })
 }
 
@@ -252,7 +314,8 @@ pub fn service_to_wire(s: &Service) -> wds::Service {
             .iter()
             .map(|(network, a)| wds::NetworkAddress { network: network.clone(), address: ip_bytes(*a), length: None })
             .collect(),
-        ports: s.ports.iter().map(|p| wire_port(p.port, p.target)).collect(),
+        ports: s.ports.iter().map(|p| wire_port(p.port, p.target, p.protocol)).collect(),
+        waypoint: s.waypoint.as_ref().map(waypoint_to_wire),
         subject_alt_names: s.subject_alt_names.clone(),
         load_balancing: balancing,
         canonical: true,

@@ -75,8 +75,26 @@ pub struct Workload {
     pub locality: [String; 3],
     /// Weight in load balancing, 1 when not given.
     pub capacity: u32,
-    /// Whether an L7 hop is demanded for traffic addressed to it.
-    pub waypoint: bool,
+    /// The L7 hop for traffic addressed to it.
+    pub waypoint: Option<Waypoint>,
+}
+
+/// Where traffic goes first.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Waypoint {
+    /// Its service, or its address.
+    pub at: WaypointAt,
+    /// The port of its tunnels.
+    pub port: u16,
+}
+
+/// How a waypoint is named.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum WaypointAt {
+    /// By its service.
+    Service(ServiceKey),
+    /// By an address, of a service or of a workload.
+    Address(IpAddr),
 }
 
 /// A port of a service.
@@ -86,6 +104,26 @@ pub struct ServicePort {
     pub port: u16,
     /// Port of the workload; 0 when it is named and each workload says.
     pub target: u16,
+    /// What is spoken on it.
+    pub protocol: AppProtocol,
+}
+
+/// What an application speaks on a port, as its name or `appProtocol` declares.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum AppProtocol {
+    /// Not declared: looked at where it matters.
+    #[default]
+    Unknown,
+    /// HTTP/1.1.
+    Http1,
+    /// HTTP/2 with prior knowledge.
+    Http2,
+    /// gRPC, on HTTP/2.
+    Grpc,
+    /// Something else.
+    Tcp,
+    /// TLS of the application's own.
+    Tls,
 }
 
 /// How endpoints are chosen.
@@ -132,6 +170,6 @@ pub struct Service {
     pub subject_alt_names: Vec<String>,
     /// How endpoints are chosen.
     pub balancing: LoadBalancing,
-    /// Whether an L7 hop is demanded for traffic addressed to it.
-    pub waypoint: bool,
+    /// The L7 hop for traffic addressed to it.
+    pub waypoint: Option<Waypoint>,
 }

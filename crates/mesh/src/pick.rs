@@ -39,6 +39,17 @@ pub fn pick(
     tried: &[WorkloadUid],
     random: f64,
 ) -> Result<Endpoint, NoEndpoint> {
+    let found = candidates(snapshot, (service, port), source, tried)?;
+    weighted(found, random).ok_or(NoEndpoint::Unhealthy)
+}
+
+/// All endpoints that may be chosen for `port` of `service`: the nearest, by the service's preference, that are usable and not `tried`.
+pub fn candidates(
+    snapshot: &Snapshot,
+    (service, port): (&Service, u16),
+    source: Option<&Workload>,
+    tried: &[WorkloadUid],
+) -> Result<Vec<Endpoint>, NoEndpoint> {
     let known = service.ports.iter().find(|p| p.port == port).ok_or(NoEndpoint::NoSuchPort)?;
     let mut seen = false;
     let mut best: (usize, Vec<Endpoint>) = (0, Vec::new());
@@ -65,7 +76,11 @@ pub fn pick(
             best.1.push(Endpoint { workload: workload.clone(), address: *address, port: target });
         }
     }
-    weighted(best.1, random).ok_or(if seen { NoEndpoint::Unhealthy } else { NoEndpoint::None })
+    match (best.1.is_empty(), seen) {
+        (false, _) => Ok(best.1),
+        (true, true) => Err(NoEndpoint::Unhealthy),
+        (true, false) => Err(NoEndpoint::None),
+    }
 }
 
 /// How many scopes of the preference, in order, the two share.

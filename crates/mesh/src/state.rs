@@ -1,6 +1,6 @@
 //! The snapshot: immutable indexes that share their structure with the next one.
 
-use crate::model::{Service, Workload};
+use crate::model::{Service, Waypoint, WaypointAt, Workload};
 use rpds::{HashTrieMapSync, HashTrieSetSync};
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -64,6 +64,26 @@ impl Snapshot {
     /// All policies.
     pub fn policies(&self) -> impl Iterator<Item = &Arc<Policy>> {
         self.policies.values()
+    }
+
+    /// The workloads that serve as a waypoint, healthy or not.
+    pub fn waypoint(&self, waypoint: &Waypoint) -> Vec<&Arc<Workload>> {
+        match &waypoint.at {
+            WaypointAt::Service(key) => self.endpoints(key).collect(),
+            WaypointAt::Address(address) => match self.by_vip.get(address) {
+                Some(key) => self.endpoints(key).collect(),
+                None => self.at_address(*address).collect(),
+            },
+        }
+    }
+
+    /// Whether the workload `hop` may speak for the callers of port `port` of `workload`: it is a waypoint of the workload, or of a
+    /// service that leads to that port.
+    pub fn speaks_for(&self, hop: &WorkloadUid, workload: &Workload, port: u16) -> bool {
+        let services = workload.services.iter().filter(|(_, ports)| ports.values().any(|p| *p == port));
+        let of_services = services.filter_map(|(key, _)| self.services.get(key)).filter_map(|s| s.waypoint.as_ref());
+        let mut waypoints = of_services.chain(&workload.waypoint);
+        waypoints.any(|w| self.waypoint(w).iter().any(|candidate| candidate.uid == *hop))
     }
 
     /// The policies that apply to a workload: mesh-wide, its namespace's, and those its record lists.

@@ -13,8 +13,9 @@ pub const PROXY_MARK: u32 = 0x539;
 /// Makes sockets in a pod's namespace from a process that lives elsewhere.
 #[derive(Clone)]
 pub struct Sockets {
-    pod: NetNs,
-    home: NetNs,
+    /// The pod's namespace and the process's own; none: sockets are made where the process is.
+    elsewhere: Option<(NetNs, NetNs)>,
+    marked: bool,
 }
 
 fn flat(result: Result<io::Result<Socket>, NsError>) -> io::Result<Socket> {
@@ -24,15 +25,25 @@ fn flat(result: Result<io::Result<Socket>, NsError>) -> io::Result<Socket> {
 impl Sockets {
     /// For the namespace `pod`; the calling thread's is home.
     pub fn new(pod: NetNs) -> Result<Self, NsError> {
-        Ok(Self { pod, home: NetNs::current()? })
+        Ok(Self { elsewhere: Some((pod, NetNs::current()?)), marked: true })
     }
 
     fn make(&self, address: SocketAddr) -> io::Result<Socket> {
         let domain = Domain::for_address(address);
-        let socket =
-            flat(self.pod.within(&self.home, || Socket::new(domain, Type::STREAM.nonblocking(), Some(Protocol::TCP))))?;
-        socket.set_mark(PROXY_MARK)?;
+        let new = || Socket::new(domain, Type::STREAM.nonblocking(), Some(Protocol::TCP));
+        let socket = match &self.elsewhere {
+            Some((pod, home)) => flat(pod.within(home, new))?,
+            None => new()?,
+        };
+        if self.marked {
+            socket.set_mark(PROXY_MARK)?;
+        }
         Ok(socket)
+    }
+
+    /// For the process's own namespace; `marked`, so that capture rules in it leave them alone, which takes the privilege to mark.
+    pub fn own(marked: bool) -> Self {
+        Self { elsewhere: None, marked }
     }
 
     /// A listener inside the namespace. Several processes may share the port, so that one can take over from another.
@@ -53,6 +64,8 @@ impl Sockets {
         let socket = self.make(to)?;
         if let Some(source) = source {
             match source {
+                // Every address of the loopback block is local already.
+                source if source.is_loopback() => {}
                 IpAddr::V4(_) => socket.set_ip_transparent_v4(true)?,
                 IpAddr::V6(_) => socket.set_ip_transparent_v6(true)?,
             }

@@ -144,7 +144,7 @@ impl Agent {
             ToAgent::Put(state) => vec![self.put(*state)],
             ToAgent::Gone { uid } => {
                 self.zds.remove(&uid);
-                if self.pods.remove(&uid).is_some_and(|known| known.captured) {
+                if self.pods.remove(&uid).is_some_and(|known| known.captured || known.state.sidecar) {
                     self.node_rules();
                 }
                 Vec::new()
@@ -193,6 +193,14 @@ impl Agent {
         match (known.captured, wanted) {
             (true, true) if known.redirection == Redirection::Enabled => Ok(Redirection::Enabled),
             (true, true) => self.capture(&uid, &ns),
+            (false, false) if known.state.sidecar => {
+                // The rules come before any process of the pod, and stay as long as it does.
+                if first && starting {
+                    enrol::sidecar(&ns).map_err(|e| e.to_string())?;
+                }
+                self.node_rules();
+                Ok(Redirection::None)
+            }
             (false, false) => {
                 // The proxy may have been told, and an agent before this one may have captured it.
                 self.zds.remove(&uid);
@@ -253,7 +261,7 @@ impl Agent {
     }
 
     fn node_rules(&self) {
-        let captured: Vec<IpAddr> = self.pods.values().filter(|k| k.captured).map(|k| k.state.address).collect();
+        let captured: Vec<IpAddr> = self.pods.values().filter(|k| k.captured || k.state.sidecar).map(|k| k.state.address).collect();
         if let Err(error) = nft::apply(&self.home, redirect::node(&captured)) {
             tracing::error!(%error, "the node's rules could not be changed: probes of captured pods may fail");
         }

@@ -30,6 +30,11 @@ pub fn capture(ns: &NetNs) -> Result<(), RedirectError> {
     Ok(nft::apply(ns, redirect::capture())?)
 }
 
+/// Redirects the traffic of the pod in `ns` to the sidecar that will be started in it.
+pub fn sidecar(ns: &NetNs) -> Result<(), RedirectError> {
+    Ok(nft::apply(ns, redirect::sidecar())?)
+}
+
 /// Lets new connections of the pod in `ns` go as they are.
 pub fn release(ns: &NetNs) -> Result<(), RedirectError> {
     Ok(nft::apply(ns, redirect::release())?)

@@ -52,6 +52,26 @@ pub fn capture() -> String {
     out
 }
 
+/// Rules inside a pod with a sidecar (Istio's order): the proxy's own packets carry its mark, what comes from the node's probes or
+/// goes to the proxy's own ports passes, everything else is redirected.
+pub fn sidecar() -> String {
+    let mut out = chains();
+    let new = "tcp flags & (syn | ack) == syn";
+    for (ip, loopback, probes) in [("ip", "127.0.0.0/8", PROBE_SOURCE), ("ip6", "::1", PROBE_SOURCE_V6)] {
+        write!(
+            out,
+            "add rule inet trysail capture_in {ip} saddr {probes} accept\n\
+             add rule inet trysail capture_in {ip} daddr != {loopback} tcp dport {{ 15008, 15020, 15021, 15090 }} accept\n\
+             add rule inet trysail capture_in {ip} daddr != {loopback} {new} redirect to :15006\n\
+             add rule inet trysail capture_out meta mark & 0xfff == 0x539 accept\n\
+             add rule inet trysail capture_out {ip} daddr {probes} accept\n\
+             add rule inet trysail capture_out {ip} daddr != {loopback} oifname != \"lo\" {new} redirect to :15001\n"
+        )
+        .unwrap_or_default();
+    }
+    out
+}
+
 /// Rules inside a pod that is no longer captured.
 pub fn release() -> String {
     chains()
@@ -86,6 +106,7 @@ mod tests {
     #[test]
     fn rules() {
         insta::assert_snapshot!("capture", super::capture());
+        insta::assert_snapshot!("sidecar", super::sidecar());
         insta::assert_snapshot!("release", super::release());
         insta::assert_snapshot!("node", super::node(&["10.244.1.2".parse().unwrap(), "10.244.1.3".parse().unwrap()]));
     }

@@ -27,6 +27,9 @@ pub struct PodState {
     pub namespace_labels: BTreeMap<String, String>,
     /// No process of it runs yet: it is captured before anything else is done.
     pub starting: bool,
+    /// It has a sidecar, which its traffic is redirected to; the node's proxy has nothing to do with it.
+    #[serde(default)]
+    pub sidecar: bool,
 }
 
 impl PodState {
@@ -36,7 +39,7 @@ impl PodState {
         let (namespace, pod) = (&self.namespace_labels, &self.labels);
         let key = trysail_api::labels::DATAPLANE_MODE;
         let (namespace, pod) = (of(namespace, key), of(pod, key));
-        wants_ambient(|_| namespace.as_deref(), |_| pod.as_deref())
+        !self.sidecar && wants_ambient(|_| namespace.as_deref(), |_| pod.as_deref())
     }
 }
 

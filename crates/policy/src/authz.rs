@@ -9,6 +9,8 @@ use trysail_api::ids::SpiffeId;
 pub struct Facts {
     /// The peer's identity from its certificate; `None` for plaintext.
     pub source: Option<SpiffeId>,
+    /// The hop that spoke for the peer, if one did that may: it counts where a policy names it exactly.
+    pub via: Option<SpiffeId>,
     /// The peer's address.
     pub source_ip: IpAddr,
     /// The address that was called.
@@ -149,6 +151,23 @@ pub fn evaluate<'a>(policies: impl IntoIterator<Item = &'a Policy>, facts: &Fact
     if allowed || !any_allow { Verdict::Allow } else { Verdict::NoAllowMatched }
 }
 
+impl Facts {
+    /// Whether the peer's principal matches, or a pattern names the hop that spoke for it.
+    pub(crate) fn principal_matches(&self, patterns: &[StringMatch]) -> bool {
+        let named = |id: &SpiffeId, exact: bool| {
+            let principal = id.principal();
+            patterns.iter().any(|p| (!exact || matches!(p, StringMatch::Exact(_))) && p.holds(&principal))
+        };
+        !patterns.is_empty()
+            && (self.source.as_ref().is_some_and(|id| named(id, false)) || self.via.as_ref().is_some_and(|id| named(id, true)))
+    }
+
+    /// Whether `is` holds of the peer's service account, or of that of the hop that spoke for it.
+    pub(crate) fn account_matches(&self, is: impl Fn(&str, &str) -> bool) -> bool {
+        self.source.iter().chain(&self.via).any(|id| is(&id.namespace, &id.service_account))
+    }
+}
+
 impl Policy {
     /// Whether any rule holds.
     pub fn matches(&self, facts: &Facts) -> bool {
@@ -165,21 +184,18 @@ impl Match {
             return false;
         }
         let namespace = facts.source.as_ref().map(|id| &*id.namespace);
-        let principal = facts.source.as_ref().map(SpiffeId::principal);
         let text =
             |patterns: &[StringMatch], value: Option<&str>| value.is_some_and(|v| patterns.iter().any(|p| p.holds(v)));
         let inside = |blocks: &[Cidr], ip| blocks.iter().any(|block| block.contains(ip));
         let account = |accounts: &[ServiceAccount]| {
-            facts.source.as_ref().is_some_and(|id| {
-                accounts.iter().any(|a| *a.namespace == *id.namespace && *a.name == *id.service_account)
-            })
+            facts.account_matches(|ns, sa| accounts.iter().any(|a| a.namespace == ns && a.name == sa))
         };
         let given = |empty: bool, holds: bool| empty || holds;
-        let (principal, port) = (principal.as_deref(), facts.destination_port);
+        let port = facts.destination_port;
         given(self.namespaces.is_empty(), text(&self.namespaces, namespace))
             && !text(&self.not_namespaces, namespace)
-            && given(self.principals.is_empty(), text(&self.principals, principal))
-            && !text(&self.not_principals, principal)
+            && given(self.principals.is_empty(), facts.principal_matches(&self.principals))
+            && !facts.principal_matches(&self.not_principals)
             && given(self.source_ips.is_empty(), inside(&self.source_ips, facts.source_ip))
             && !inside(&self.not_source_ips, facts.source_ip)
             && given(self.destination_ips.is_empty(), inside(&self.destination_ips, facts.destination_ip))
@@ -205,7 +221,7 @@ impl StringMatch {
         }
     }
 
-    fn holds(&self, value: &str) -> bool {
+    pub(crate) fn holds(&self, value: &str) -> bool {
         match self {
             Self::Exact(text) => value == text,
             Self::Prefix(text) => value.starts_with(text.as_str()),

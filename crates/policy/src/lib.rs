@@ -1,6 +1,8 @@
 //! Verdicts. Pure: what is known of a flow goes in, a verdict with its reason comes out.
 
 pub mod authz;
+pub mod http;
+pub mod path;
 pub mod peer_auth;
 
 /// Namespace whose policies apply to the whole mesh.

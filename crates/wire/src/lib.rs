@@ -21,4 +21,8 @@ pub mod ca {
 pub mod zds {
     include!("gen/istio.workload.zds.rs");
 }
+/// Routes, policies and gateways of proxies that understand HTTP.
+pub mod l7 {
+    include!("gen/trysail.l7.rs");
+}
 pub mod type_urls;

@@ -6,3 +6,11 @@ pub const ADDRESS: &str = "type.googleapis.com/istio.workload.Address";
 pub const WORKLOAD: &str = "type.googleapis.com/istio.workload.Workload";
 /// Layer 4 policies.
 pub const AUTHORIZATION: &str = "type.googleapis.com/istio.security.Authorization";
+/// Routes of a service and the use of its endpoints.
+pub const L7_SERVICE: &str = "type.googleapis.com/trysail.l7.Service";
+/// Policies at layer 7.
+pub const L7_POLICY: &str = "type.googleapis.com/trysail.l7.Policy";
+/// Token issuers.
+pub const L7_TOKENS: &str = "type.googleapis.com/trysail.l7.Tokens";
+/// Listeners of one gateway.
+pub const L7_GATEWAY: &str = "type.googleapis.com/trysail.l7.Gateway";

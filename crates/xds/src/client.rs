@@ -38,6 +38,22 @@ pub trait Connect: Send + Sync + 'static {
     fn connect(&self) -> impl Future<Output = Result<(Channel, tonic::metadata::MetadataMap), String>> + Send;
 }
 
+/// A type that is wanted.
+#[derive(Clone, Debug)]
+pub struct Want {
+    /// Type URL.
+    pub type_url: &'static str,
+    /// Resources by name or alias; all when empty.
+    pub names: Vec<String>,
+}
+
+impl Want {
+    /// All resources of a type.
+    pub fn all(type_url: &'static str) -> Self {
+        Self { type_url, names: Vec::new() }
+    }
+}
+
 /// Asks for one more resource by name, beside the wildcards.
 pub struct Demand {
     /// Type URL.
@@ -51,13 +67,13 @@ pub struct Client<C, H> {
     connect: C,
     handler: H,
     node: Node,
-    types: &'static [&'static str],
+    types: Vec<Want>,
     versions: BTreeMap<&'static str, HashMap<String, String>>,
 }
 
 impl<C: Connect, H: Handler> Client<C, H> {
-    /// A client that wants all resources of `types`.
-    pub fn new(connect: C, handler: H, node: Node, types: &'static [&'static str]) -> Self {
+    /// A client that wants the resources of `types`.
+    pub fn new(connect: C, handler: H, node: Node, types: Vec<Want>) -> Self {
         Self { connect, handler, node, types, versions: BTreeMap::new() }
     }
 
@@ -83,11 +99,12 @@ impl<C: Connect, H: Handler> Client<C, H> {
     async fn stream(&mut self, demands: &mut mpsc::Receiver<Demand>, heard: &mut bool) -> Result<(), String> {
         let (channel, metadata) = self.connect.connect().await?;
         let (sender, receiver) = mpsc::channel(16);
-        for type_url in self.types {
-            let initial = self.versions.get(type_url).cloned().unwrap_or_default();
+        for want in &self.types {
+            let initial = self.versions.get(want.type_url).cloned().unwrap_or_default();
             let request = DeltaDiscoveryRequest {
                 node: Some(self.node.clone()),
-                type_url: (*type_url).to_owned(),
+                type_url: want.type_url.to_owned(),
+                resource_names_subscribe: want.names.clone(),
                 initial_resource_versions: initial.into_iter().collect(),
                 ..DeltaDiscoveryRequest::default()
             };
@@ -98,7 +115,7 @@ impl<C: Connect, H: Handler> Client<C, H> {
         let mut client = AggregatedDiscoveryServiceClient::new(channel).max_decoding_message_size(MESSAGE_LIMIT);
         let answer = client.delta_aggregated_resources(request).await;
         let mut responses = answer.map_err(|status| status.message().to_owned())?.into_inner();
-        let mut waiting: Vec<&str> = self.types.to_vec();
+        let mut waiting: Vec<&str> = self.types.iter().map(|want| want.type_url).collect();
         loop {
             let reply = tokio::select! {
                 response = next(&mut responses) => {
@@ -120,8 +137,8 @@ impl<C: Connect, H: Handler> Client<C, H> {
     /// Applies a response and makes its acknowledgement, or its refusal that lists every bad resource.
     fn take(&mut self, response: DeltaDiscoveryResponse, first: bool) -> DeltaDiscoveryRequest {
         let rejected = self.handler.apply(&response.type_url, &response.resources, &response.removed_resources, first);
-        if let Some(type_url) = self.types.iter().find(|t| **t == response.type_url) {
-            let versions = self.versions.entry(type_url).or_default();
+        if let Some(want) = self.types.iter().find(|want| want.type_url == response.type_url) {
+            let versions = self.versions.entry(want.type_url).or_default();
             for resource in &response.resources {
                 if rejected.iter().any(|r| r.name == resource.name) {
                     versions.remove(&resource.name);

@@ -48,8 +48,17 @@ impl Publisher {
 
 /// Decides who may open a stream.
 pub trait Admission: Send + Sync + 'static {
-    /// The caller's name for logs, or a refusal.
-    fn admit(&self, metadata: &tonic::metadata::MetadataMap) -> Result<String, Status>;
+    /// The caller, or a refusal.
+    fn admit(&self, metadata: &tonic::metadata::MetadataMap) -> Result<Caller, Status>;
+}
+
+/// Who opened a stream.
+#[derive(Clone, Debug)]
+pub struct Caller {
+    /// For logs.
+    pub name: String,
+    /// `namespace/account`: of a private type it is sent what carries this name or alias, and nothing else.
+    pub account: String,
 }
 
 /// The gRPC service.
@@ -57,13 +66,19 @@ pub struct Discovery {
     catalog: Arc<dyn Catalog>,
     publisher: Publisher,
     admission: Arc<dyn Admission>,
+    private: &'static [&'static str],
     tasks: Tasks,
 }
 
 impl Discovery {
     /// Serves `catalog` to whom `admission` lets in.
     pub fn new(catalog: Arc<dyn Catalog>, publisher: Publisher, admission: Arc<dyn Admission>, tasks: &Tasks) -> Self {
-        Self { catalog, publisher, admission, tasks: tasks.clone() }
+        Self { catalog, publisher, admission, private: &[], tasks: tasks.clone() }
+    }
+
+    /// Resources of these types hold secrets: each goes to its own account alone.
+    pub fn with_private(self, types: &'static [&'static str]) -> Self {
+        Self { private: types, ..self }
     }
 }
 
@@ -77,10 +92,12 @@ impl AggregatedDiscoveryService for Discovery {
         &self,
         request: Request<Streaming<DeltaDiscoveryRequest>>,
     ) -> Result<Response<Responses>, Status> {
-        let who = self.admission.admit(request.metadata())?;
+        let caller = self.admission.admit(request.metadata())?;
         let (sender, receiver) = mpsc::channel(IN_FLIGHT);
         let stream = ServerStream {
-            who,
+            who: caller.name,
+            account: caller.account,
+            private: self.private,
             catalog: self.catalog.clone(),
             batches: self.publisher.0.subscribe(),
             session: Session::default(),
@@ -93,6 +110,8 @@ impl AggregatedDiscoveryService for Discovery {
 
 struct ServerStream {
     who: String,
+    account: String,
+    private: &'static [&'static str],
     catalog: Arc<dyn Catalog>,
     batches: broadcast::Receiver<Batch>,
     session: Session,
@@ -130,7 +149,11 @@ impl ServerStream {
         tracing::info!(client = self.who, "discovery stream closed");
     }
 
-    fn request(&mut self, request: DeltaDiscoveryRequest) -> Vec<DeltaDiscoveryResponse> {
+    fn request(&mut self, mut request: DeltaDiscoveryRequest) -> Vec<DeltaDiscoveryResponse> {
+        if self.private.contains(&request.type_url.as_str()) && request.response_nonce.is_empty() {
+            // Whatever is asked for: one's own, and by name.
+            request.resource_names_subscribe = vec![self.account.clone()];
+        }
         match self.session.request(request, &*self.catalog) {
             Outcome::Respond(response) => vec![response],
             Outcome::Quiet => Vec::new(),

@@ -62,6 +62,9 @@ pub struct TargetRef {
     /// Name.
     #[serde(default)]
     pub name: String,
+    /// Namespace; must be the policy's own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub namespace: Option<String>,
 }
 
 /// One rule: source AND operation AND conditions.

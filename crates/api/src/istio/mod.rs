@@ -1,7 +1,10 @@
-//! Istio's own kinds, API group `security.istio.io`.
+//! Istio's own kinds, API groups `security.istio.io` and `networking.istio.io`.
 
 pub mod authorization_policy;
+pub mod destination_rule;
 pub mod peer_authentication;
+pub mod request_authentication;
+pub mod virtual_service;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::{Deserialize, Serialize};

@@ -12,7 +12,7 @@ fn server(signer: &Signer) -> CertificateServer {
     });
     let objects = trysail_api::load::load("pod", pod).objects;
     let changes: Vec<Change> =
-        translator.apply(objects.into_iter().map(|l| (l.object.key(), Some(l.object))).collect());
+        translator.apply(objects.into_iter().map(|l| (l.object.key(), Some(l.object))).collect()).records;
     CertificateServer {
         authority: Arc::new(Authority::create("cluster.local").unwrap()),
         callers: Callers::new(Verifier::new(signer.public_pem()).unwrap()),

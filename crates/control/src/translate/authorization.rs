@@ -47,8 +47,7 @@ pub fn translate(policy: &AuthorizationPolicy, trust_domain: &str) -> Translated
     let mut notes = Vec::new();
     let spec = &policy.spec;
     if !spec.target_refs.is_empty() {
-        notes
-            .push("targetRefs: enforced by the named waypoint or gateway alone; there is none in this mesh".to_owned());
+        // The waypoint or gateway that it names enforces it.
         return Translated { policy: None, notes };
     }
     let action = match spec.action {

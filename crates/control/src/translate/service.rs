@@ -4,7 +4,7 @@ use trysail_api::ids::{ServiceKey, service_hostname};
 use trysail_api::k8s_openapi::api::core::v1::{Pod, Service as K8sService, ServicePort as K8sPort};
 use trysail_api::k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use trysail_api::object::labels;
-use trysail_mesh::model::{LoadBalancing, Scope, Service, ServicePort};
+use trysail_mesh::model::{AppProtocol, LoadBalancing, Scope, Service, ServicePort};
 
 /// The record's key.
 pub fn key(service: &K8sService) -> ServiceKey {
@@ -55,12 +55,28 @@ pub fn service(service: &K8sService) -> Option<Service> {
         hostname: service_hostname(name, namespace),
         addresses,
         ports: ports
-            .filter_map(|p| Some(ServicePort { port: u16::try_from(p.port).ok()?, target: target(p) }))
+            .filter_map(|p| {
+                Some(ServicePort { port: u16::try_from(p.port).ok()?, target: target(p), protocol: protocol(p) })
+            })
             .collect(),
         subject_alt_names: Vec::new(),
         balancing,
-        waypoint: false,
+        waypoint: None,
     })
+}
+
+/// What a port declares: its `appProtocol`, else its name up to the first dash (Istio's rule).
+fn protocol(port: &K8sPort) -> AppProtocol {
+    let declared = port.app_protocol.as_deref();
+    let named = || port.name.as_deref().map(|n| n.split('-').next().unwrap_or(n));
+    match declared.or_else(named).unwrap_or_default().to_ascii_lowercase().as_str() {
+        "http" | "kubernetes.io/ws" => AppProtocol::Http1,
+        "http2" | "h2c" | "kubernetes.io/h2c" => AppProtocol::Http2,
+        "grpc" | "kubernetes.io/grpc" => AppProtocol::Grpc,
+        "tcp" | "mongo" | "mysql" | "redis" | "udp" => AppProtocol::Tcp,
+        "https" | "tls" | "kubernetes.io/wss" => AppProtocol::Tls,
+        _ => AppProtocol::Unknown,
+    }
 }
 
 /// Whether a service of the pod's namespace selects the pod. A service without selector selects none.

@@ -51,7 +51,7 @@ fn a_pod_becomes_a_workload_with_its_service_whatever_comes_first() {
         let mut t = translator();
         let mut last = None;
         for text in texts {
-            for change in t.apply(objects(text)) {
+            for change in t.apply(objects(text)).records {
                 if let Change::Workload(w) = change {
                     last = Some(w);
                 }
@@ -68,22 +68,22 @@ fn a_pod_becomes_a_workload_with_its_service_whatever_comes_first() {
 #[test]
 fn policies_come_before_the_workloads_that_list_them_and_nothing_is_sent_twice() {
     let mut t = translator();
-    t.apply(objects(POD));
-    let changes = t.apply(objects(STRICT));
+    t.apply(objects(POD)).records;
+    let changes = t.apply(objects(STRICT)).records;
     assert!(
         matches!(&changes[..], [Change::Policy(_), Change::Workload(w)] if w.policies == ["istio-system/istio_converted_static_strict"])
     );
-    assert!(t.apply(objects(STRICT)).is_empty() && t.apply(objects(POD)).is_empty());
-    let gone = t.apply(vec![(objects(STRICT)[0].0.clone(), None)]);
+    assert!(t.apply(objects(STRICT)).records.is_empty() && t.apply(objects(POD)).records.is_empty());
+    let gone = t.apply(vec![(objects(STRICT)[0].0.clone(), None)]).records;
     assert!(matches!(&gone[..], [Change::Workload(w), Change::PolicyGone(_)] if w.policies.is_empty()));
 }
 
 #[test]
 fn a_terminating_pod_is_unhealthy_and_an_ended_one_has_no_record() {
     let mut t = translator();
-    t.apply(objects(POD));
+    t.apply(objects(POD)).records;
     let terminating = POD.replace("namespace: shop", "namespace: shop\n  deletionTimestamp: 2026-01-01T00:00:00Z");
-    assert!(matches!(&t.apply(objects(&terminating))[..], [Change::Workload(w)] if w.health == Health::Unhealthy));
+    assert!(matches!(&t.apply(objects(&terminating)).records[..], [Change::Workload(w)] if w.health == Health::Unhealthy));
     let ended = POD.replace("podIP:", "phase: Succeeded\n  podIP:");
-    assert!(matches!(&t.apply(objects(&ended))[..], [Change::AddressGone(name)] if name == "c//Pod/shop/echo-5f-abc"));
+    assert!(matches!(&t.apply(objects(&ended)).records[..], [Change::AddressGone(name)] if name == "c//Pod/shop/echo-5f-abc"));
 }

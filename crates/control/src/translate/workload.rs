@@ -25,7 +25,9 @@ pub fn workload(pod: &Pod, config: &MeshConfig, services: &[&Service]) -> Option
     }
     let ready = status.conditions.iter().flatten().any(|c| c.type_ == "Ready" && c.status == "True");
     let healthy = ready && meta.deletion_timestamp.is_none();
-    let captured = annotation(meta, names::REDIRECTION) == Some("enabled");
+    // A sidecar takes tunnels too, and is in the pod before anything else.
+    let sidecar = annotation(meta, names::SIDECAR_STATUS).is_some();
+    let captured = sidecar || annotation(meta, names::REDIRECTION) == Some("enabled");
     let (owner_kind, owner) = owner(pod, name);
     let first = |keys: &[&str]| keys.iter().find_map(|k| label(meta, k)).map(str::to_owned);
     let canonical_name = first(&[names::CANONICAL_NAME, names::APP_NAME, names::APP]).unwrap_or_else(|| owner.clone());
@@ -45,7 +47,7 @@ pub fn workload(pod: &Pod, config: &MeshConfig, services: &[&Service]) -> Option
         addresses,
         network: String::new(),
         protocol: if captured { Protocol::Hbone } else { Protocol::Plain },
-        native_tunnel: false,
+        native_tunnel: sidecar,
         node: spec.node_name.clone().unwrap_or_default(),
         cluster: config.cluster.clone(),
         canonical_name,
@@ -58,7 +60,7 @@ pub fn workload(pod: &Pod, config: &MeshConfig, services: &[&Service]) -> Option
         services: endpoints,
         locality: Default::default(),
         capacity: 1,
-        waypoint: false,
+        waypoint: None,
     })
 }
 

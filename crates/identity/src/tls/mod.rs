@@ -53,6 +53,32 @@ pub(crate) fn server_config(
     Ok(Arc::new(config))
 }
 
+/// What a sidecar's mutual TLS on an application's own port speaks, by ALPN (Istio's names).
+pub const ALPN_ISTIO: &[u8] = b"istio";
+/// HTTP/1.1 between sidecars.
+pub const ALPN_ISTIO_HTTP1: &[u8] = b"istio-http/1.1";
+/// HTTP/2 between sidecars.
+pub const ALPN_ISTIO_H2: &[u8] = b"istio-h2";
+
+/// For accepting mesh peers on an application's own port: as [`Svid::server`], with the ALPN names of sidecars.
+pub fn sidecar_server_config(svid: &Svid) -> Arc<ServerConfig> {
+    let mut config = (*svid.server).clone();
+    config.alpn_protocols =
+        [ALPN_ISTIO_H2, ALPN_ISTIO_HTTP1, b"istio-http/1.0", ALPN_ISTIO].iter().map(|p| p.to_vec()).collect();
+    Arc::new(config)
+}
+
+/// For dialling a sidecar on its application's own port: as [`client_config`], with one ALPN name.
+pub fn sidecar_client_config(
+    svid: &Svid,
+    expected: Vec<SpiffeId>,
+    alpn: &[u8],
+) -> Result<Arc<ClientConfig>, SvidError> {
+    let mut config = (*client_config(svid, expected)?).clone();
+    config.alpn_protocols = vec![alpn.to_vec()];
+    Ok(Arc::new(config))
+}
+
 /// For dialling: the peer must be one of `expected`.
 pub fn client_config(svid: &Svid, expected: Vec<SpiffeId>) -> Result<Arc<ClientConfig>, SvidError> {
     let provider = provider();

@@ -1,7 +1,7 @@
 use super::*;
 use std::collections::BTreeMap;
 use trysail_api::ids::ServiceKey;
-use trysail_mesh::model::{Health, OwnerKind, ServicePort};
+use trysail_mesh::model::{Health, OwnerKind, ServicePort, WaypointAt};
 use trysail_mesh::{Builder, Change};
 
 fn workload(name: &str, ip: &str, protocol: Protocol) -> Workload {
@@ -26,18 +26,20 @@ fn workload(name: &str, ip: &str, protocol: Protocol) -> Workload {
         services: BTreeMap::from([(ServiceKey::new("ns", "svc.ns"), BTreeMap::from([(80, 8080)]))]),
         locality: Default::default(),
         capacity: 1,
-        waypoint: false,
+        waypoint: None,
     }
 }
 
-fn service(waypoint: bool) -> Service {
+fn service(bound: bool) -> Service {
+    let at = WaypointAt::Service(ServiceKey::new("ns", "hop.ns"));
+    let waypoint = bound.then_some(Waypoint { at, port: 15008 });
     Service {
         key: ServiceKey::new("ns", "svc.ns"),
         name: "svc".into(),
         namespace: "ns".into(),
         hostname: "svc.ns".into(),
         addresses: vec![(String::new(), [10, 96, 0, 1].into())],
-        ports: vec![ServicePort { port: 80, target: 8080 }],
+        ports: vec![ServicePort { port: 80, target: 8080, protocol: Default::default() }],
         subject_alt_names: vec![],
         balancing: Default::default(),
         waypoint,
@@ -56,7 +58,7 @@ fn a_service_leads_to_an_endpoint_and_a_known_service_without_one_is_an_error() 
     let (me, peer) = (workload("me", "10.0.0.1", Protocol::Hbone), workload("peer", "10.0.0.2", Protocol::Hbone));
     let state = snapshot(vec![peer.clone()], service(false));
     let route = outbound(&state, &me, VIP.into(), &[], 0.0).unwrap();
-    assert!(matches!(&route, Route::Tunnel { workload, port: 8080, .. } if workload.uid == peer.uid));
+    assert!(matches!(&route, Route::Tunnel { workload, target, .. } if workload.uid == peer.uid && target.port() == 8080));
     assert!(matches!(outbound(&state, &me, VIP.into(), &[peer.uid], 0.0), Err(NoRoute::Endpoint { .. })));
     let empty = snapshot(vec![], service(false));
     assert!(matches!(outbound(&empty, &me, VIP.into(), &[], 0.0), Err(NoRoute::Endpoint { .. })));
@@ -81,6 +83,20 @@ fn addresses_lead_to_their_workload_or_pass_through() {
 fn a_demanded_hop_that_is_not_there_stops_traffic() {
     let me = workload("me", "10.0.0.1", Protocol::Hbone);
     let state = snapshot(vec![workload("peer", "10.0.0.2", Protocol::Hbone)], service(true));
+    assert!(matches!(outbound(&state, &me, VIP.into(), &[], 0.0), Err(NoRoute::Waypoint(_))));
+}
+
+#[test]
+fn a_service_with_a_waypoint_is_reached_through_one_that_is_ready() {
+    let me = workload("me", "10.0.0.1", Protocol::Hbone);
+    let mut hop = workload("hop", "10.0.0.9", Protocol::Plain);
+    hop.services = BTreeMap::from([(ServiceKey::new("ns", "hop.ns"), BTreeMap::from([(15008, 15008)]))]);
+    let state = snapshot(vec![workload("peer", "10.0.0.2", Protocol::Hbone), hop.clone()], service(true));
+    let route = outbound(&state, &me, VIP.into(), &[], 0.0).unwrap();
+    let Route::Tunnel { workload, end, target, service: Some(_) } = route else { panic!("{route:?}") };
+    assert_eq!((&workload.uid, end, target), (&hop.uid, ([10, 0, 0, 9], 15008).into(), VIP.into()));
+    hop.health = Health::Unhealthy;
+    let state = snapshot(vec![hop], service(true));
     assert!(matches!(outbound(&state, &me, VIP.into(), &[], 0.0), Err(NoRoute::Waypoint(_))));
 }
 

@@ -1,5 +1,7 @@
 //! The lab's state and the one task that changes it: requests, news of pods and captures come in; pods, rules, names and files go out.
 
+mod gateways;
+mod jobs;
 mod reconcile;
 mod requests;
 mod status;
@@ -13,6 +15,7 @@ use crate::kubelet::context::Context;
 use crate::spawn::Output;
 use crate::store::Store;
 use crate::supervise::Process;
+use crate::system::System;
 use crate::world::Node;
 use std::collections::{BTreeMap, VecDeque};
 use std::net::Ipv4Addr;
@@ -21,6 +24,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 use trysail_api::object::{Object, ObjectKey};
 use trysail_base::tasks::Tasks;
+use trysail_identity::token::Signer;
 use trysail_node::seam::Status;
 
 /// Notes kept of one object.
@@ -56,6 +60,11 @@ pub struct Cluster {
     links: Vec<NodeLink>,
     pods: BTreeMap<String, Running>,
     processes: Vec<Process>,
+    signer: Arc<Signer>,
+    /// The mesh's root certificate, PEM.
+    root: String,
+    /// Environment of proxies in pods.
+    proxy_env: Vec<(String, String)>,
     names: watch::Sender<Arc<Names>>,
     notes: BTreeMap<ObjectKey, VecDeque<String>>,
     next_vip: u16,
@@ -96,8 +105,10 @@ pub struct Parts {
     pub nodes: Vec<Node>,
     /// Links to them, in the same order.
     pub links: Vec<NodeLink>,
-    /// The mesh's processes.
-    pub processes: Vec<Process>,
+    /// The mesh.
+    pub system: System,
+    /// Environment of proxies in pods.
+    pub proxy_env: Vec<(String, String)>,
     /// Names for the resolvers.
     pub names: watch::Sender<Arc<Names>>,
     /// All tasks.
@@ -114,7 +125,10 @@ impl Cluster {
             nodes: parts.nodes,
             links: parts.links,
             pods: BTreeMap::new(),
-            processes: parts.processes,
+            processes: parts.system.processes,
+            signer: parts.system.signer,
+            root: parts.system.root,
+            proxy_env: parts.proxy_env,
             names: parts.names,
             notes: BTreeMap::new(),
             next_vip: 20,

@@ -15,15 +15,19 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
 use trysail_api::k8s_openapi::api::apps::v1::Deployment;
-use trysail_api::k8s_openapi::api::core::v1::{Namespace, Pod, Service};
+use trysail_api::k8s_openapi::api::core::v1::{ConfigMap, EnvVar, Namespace, Pod, Service};
 use trysail_api::labels::{self, POD_TEMPLATE_HASH};
 use trysail_api::object::{Kind, Object, ObjectKey, label};
+use trysail_control::inject;
 
 /// Seconds that a pod may take to end when it does not say.
 const GRACE: u64 = 30;
 
 impl Cluster {
     pub(super) async fn reconcile(&mut self) {
+        self.roots();
+        self.gateways().await;
+        self.jobs().await;
         let deployments: Vec<Deployment> = self
             .store
             .list(Kind::Deployment, None)
@@ -50,6 +54,22 @@ impl Cluster {
         let uids: Vec<String> = self.pods.keys().cloned().collect();
         for uid in uids {
             self.tell_agent(&uid).await;
+        }
+    }
+
+    /// Every namespace has the mesh's root certificate, for the proxies in it.
+    fn roots(&mut self) {
+        let namespaces: Vec<String> =
+            self.store.list(Kind::Namespace, None).into_iter().map(|o| o.name().to_owned()).collect();
+        for namespace in namespaces {
+            let key = ObjectKey::new(Kind::ConfigMap, &namespace, inject::ROOT_CONFIG);
+            if self.store.get(&key).is_none() {
+                let mut map = ConfigMap::default();
+                map.metadata.name = Some(key.name.clone());
+                map.metadata.namespace = Some(namespace);
+                map.data = Some(BTreeMap::from([("root-cert.pem".to_owned(), self.root.clone())]));
+                self.put(Object::ConfigMap(Box::new(map)));
+            }
         }
     }
 
@@ -117,6 +137,7 @@ impl Cluster {
         let (node_name, node_ns, node_address) = (place.name.clone(), place.ns.clone(), place.address);
         let address = plan.address;
         let mut pod = pod;
+        self.complete(&mut pod);
         let spec = pod.spec.get_or_insert_default();
         spec.node_name = Some(node_name);
         spec.service_account_name.get_or_insert_with(|| "default".to_owned());
@@ -135,6 +156,7 @@ impl Cluster {
             configs: Arc::new(self.data(&key.namespace, Kind::ConfigMap)),
             secrets: Arc::new(self.data(&key.namespace, Kind::Secret)),
             outputs: outputs.clone(),
+            signer: self.signer.clone(),
             capture: captured,
             stop: stopped,
             events: self.pod_events.clone(),
@@ -164,7 +186,6 @@ impl Cluster {
     /// The node for a pod, or what is in the way.
     fn placed(&self, pod: &Pod) -> Result<usize, String> {
         let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
-        self.mode_available(namespace, pod)?;
         let Some(spec) = &pod.spec else { return Err("the pod has no spec".to_owned()) };
         for volume in spec.volumes.iter().flatten() {
             let (kind, name, optional) = match (&volume.config_map, &volume.secret) {
@@ -196,25 +217,25 @@ impl Cluster {
             .ok_or_else(|| "FailedScheduling: no node matches the pod's node selector".to_owned())
     }
 
-    /// A mode that cannot be provided stops the pod: running it without would silently be something else.
-    fn mode_available(&self, namespace: &str, pod: &Pod) -> Result<(), String> {
-        let key = ObjectKey::new(Kind::Namespace, "", namespace);
-        let meta = self.store.get(&key).map(Object::meta);
-        let of_namespace = |name: &str| meta.and_then(|m| label(m, name));
-        let injected = match label(&pod.metadata, labels::SIDECAR_INJECT) {
-            Some(own) => own == "true",
-            None => of_namespace(labels::ISTIO_INJECTION) == Some("enabled"),
-        };
-        if injected {
-            return Err(
-                "ModeUnavailable: sidecar injection is asked for and is not available in this version".to_owned()
-            );
+    /// Puts a sidecar into a pod that is to have one, and the mesh's settings into every proxy's container.
+    fn complete(&self, pod: &mut Pod) {
+        let namespace = ObjectKey::new(Kind::Namespace, "", pod.metadata.namespace.as_deref().unwrap_or_default());
+        let outer = self.store.get(&namespace).map(Object::meta).cloned().unwrap_or_default();
+        let own = pod.metadata.clone();
+        if labels::wants_sidecar(|key| label(&outer, key), |key| label(&own, key)) {
+            inject::inject(pod);
         }
-        let waypoint = label(&pod.metadata, labels::USE_WAYPOINT).or_else(|| of_namespace(labels::USE_WAYPOINT));
-        if waypoint.is_some_and(|w| w != "none") {
-            return Err("ModeUnavailable: a waypoint is asked for and is not available in this version".to_owned());
+        let Some(spec) = &mut pod.spec else { return };
+        for container in spec.init_containers.iter_mut().flatten().chain(&mut spec.containers) {
+            if container.image.as_deref() == Some(inject::IMAGE) {
+                let env = container.env.get_or_insert_default();
+                env.extend(self.proxy_env.iter().map(|(name, value)| EnvVar {
+                    name: name.clone(),
+                    value: Some(value.clone()),
+                    value_from: None,
+                }));
+            }
         }
-        Ok(())
     }
 
     fn data(&self, namespace: &str, kind: Kind) -> Data {

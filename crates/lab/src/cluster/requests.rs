@@ -10,9 +10,10 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use trysail_api::diagnostic::Severity;
 use trysail_api::k8s_openapi::api::apps::v1::Deployment;
-use trysail_api::labels::{REDIRECTION, RESTARTED_AT};
+use trysail_api::k8s_openapi::api::core::v1::Pod;
+use trysail_api::labels::{GATEWAY_MANAGED, REDIRECTION, RESTARTED_AT};
 use trysail_api::load::{Load, load};
-use trysail_api::object::{Kind, Object, ObjectKey, annotation, labels};
+use trysail_api::object::{Kind, Object, ObjectKey, annotation, label, labels};
 
 /// How long a node's own port may take to answer.
 const NODE_LIMIT: std::time::Duration = std::time::Duration::from_secs(5);
@@ -94,7 +95,7 @@ impl Cluster {
     }
 
     /// Takes one object in, as the API server would complete it; what was done.
-    fn accept(&mut self, mut object: Object) -> Option<&'static str> {
+    pub(super) fn accept(&mut self, mut object: Object) -> Option<&'static str> {
         let key = object.key();
         let old = self.store.get(&key).cloned();
         match (&mut object, &old) {
@@ -119,6 +120,18 @@ impl Cluster {
                 new.metadata.generation = Some(old.metadata.generation.unwrap_or(1) + i64::from(changed));
             }
             (Object::Deployment(new), None) => new.metadata.generation = Some(1),
+            (Object::Gateway(new), Some(Object::Gateway(old))) => {
+                new.status.clone_from(&old.status);
+                let changed = new.spec != old.spec;
+                new.metadata.generation = Some(old.metadata.generation.unwrap_or(1) + i64::from(changed));
+            }
+            (Object::Gateway(new), None) => new.metadata.generation = Some(1),
+            (Object::HTTPRoute(new), Some(Object::HTTPRoute(old))) => new.status.clone_from(&old.status),
+            (Object::GRPCRoute(new), Some(Object::GRPCRoute(old))) => new.status.clone_from(&old.status),
+            (Object::Job(new), Some(Object::Job(old))) => {
+                new.spec.clone_from(&old.spec);
+                new.status.clone_from(&old.status);
+            }
             // What runs in a pod cannot be changed, only what is said of it.
             (Object::Pod(new), Some(Object::Pod(old))) => {
                 new.spec.clone_from(&old.spec);
@@ -182,7 +195,7 @@ impl Cluster {
     }
 
     /// Removes an object with what it owns.
-    async fn remove(&mut self, key: &ObjectKey, grace: Option<u64>) -> bool {
+    pub(super) async fn remove(&mut self, key: &ObjectKey, grace: Option<u64>) -> bool {
         let Some(object) = self.store.get(key).cloned() else { return false };
         match &object {
             Object::Pod(_) => self.delete_pod(key, grace).await,
@@ -191,6 +204,15 @@ impl Cluster {
                 self.store.remove(key);
                 for member in members {
                     self.delete_pod(&ObjectKey::new(Kind::Pod, &key.namespace, &member.name), grace).await;
+                }
+            }
+            Object::Job(job) => {
+                let uid = job.metadata.uid.clone().unwrap_or_default();
+                let mine = |p: &&&Pod| p.metadata.owner_references.iter().flatten().any(|o| o.uid == uid);
+                let pods: Vec<String> = self.all_pods().iter().filter(mine).filter_map(|p| p.metadata.name.clone()).collect();
+                self.store.remove(key);
+                for pod in pods {
+                    self.delete_pod(&ObjectKey::new(Kind::Pod, &key.namespace, &pod), grace).await;
                 }
             }
             Object::Namespace(_) => {
@@ -413,11 +435,26 @@ impl Cluster {
             }
         }
         for running in self.pods.values() {
+            let name = format!("{}/{}", running.key.namespace, running.key.name);
+            let role = self.role_of(&running.key);
             for pid in running.view.containers.iter().filter_map(|c| c.pid) {
-                groups.insert(pid, ("app".to_owned(), format!("{}/{}", running.key.namespace, running.key.name)));
+                groups.insert(pid, (role.to_owned(), name.clone()));
+            }
+            for pid in running.view.sidecars.values().filter_map(|c| c.pid) {
+                groups.insert(pid, ("sidecar".to_owned(), name.clone()));
             }
         }
         groups
+    }
+
+    /// A pod's role in accounts: its application, or a proxy of the mesh.
+    fn role_of(&self, key: &ObjectKey) -> &'static str {
+        let managed = self.store.get(key).and_then(|o| label(o.meta(), GATEWAY_MANAGED));
+        match managed {
+            Some("istio.io-mesh-controller") => "waypoint",
+            Some(_) => "gateway",
+            None => "app",
+        }
     }
 
     async fn node_get(&self, node: &str, port: u16, path: &str) -> Answer {

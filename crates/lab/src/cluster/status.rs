@@ -7,8 +7,8 @@ use trysail_api::k8s_openapi::api::core::v1::{
     ContainerState, ContainerStateRunning, ContainerStateTerminated, ContainerStateWaiting, ContainerStatus, Pod,
     PodCondition, PodIP, PodStatus,
 };
-use trysail_api::labels::REDIRECTION;
-use trysail_api::object::Object;
+use trysail_api::labels::{REDIRECTION, SIDECAR_STATUS};
+use trysail_api::object::{Object, annotation};
 use trysail_node::seam::{PodState, Redirection, Status};
 
 impl Cluster {
@@ -83,6 +83,7 @@ impl Cluster {
             labels: pod.metadata.labels.clone().unwrap_or_default(),
             namespace_labels,
             starting: running.view.phase == Phase::Pending,
+            sidecar: annotation(&pod.metadata, SIDECAR_STATUS).is_some(),
         };
         // Whether it is starting matters at its first telling alone.
         let same = running.told.as_ref().is_some_and(|t| PodState { starting: t.starting, ..state.clone() } == *t);

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use trysail_api::k8s_openapi::api::core::v1::{Container, EnvVar, Pod, Volume};
 use trysail_api::k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use trysail_identity::token::{Bound, Named, Signer, TokenError};
 use trysail_netns::ns::NetNs;
 
 /// Data of ConfigMaps or Secrets of the pod's namespace, by name.
@@ -52,6 +53,8 @@ pub struct PodView {
     pub netns: PathBuf,
     /// Containers, in the order of the spec.
     pub containers: Vec<ContainerView>,
+    /// Native sidecars, by name.
+    pub sidecars: BTreeMap<String, ContainerView>,
     /// Why it does not get on; empty when it does.
     pub reason: String,
     /// All processes have ended; its network is still there.
@@ -91,6 +94,8 @@ pub struct Context {
     pub secrets: Arc<Data>,
     /// Output of its containers, by name.
     pub outputs: BTreeMap<String, Output>,
+    /// Signs service account tokens.
+    pub signer: Arc<Signer>,
 }
 
 impl Context {
@@ -198,6 +203,17 @@ impl Context {
     fn volume(&self, volume: &Volume) -> io::Result<()> {
         let dir = self.volume_dir(&volume.name);
         std::fs::create_dir_all(&dir)?;
+        for source in volume.projected.iter().flat_map(|p| p.sources.iter().flatten()) {
+            if let Some(map) = &source.config_map {
+                for (key, bytes) in self.configs.get(&map.name).into_iter().flatten() {
+                    std::fs::write(dir.join(key), bytes)?;
+                }
+            }
+            if let Some(token) = &source.service_account_token {
+                let path = Path::new(&token.path).file_name().unwrap_or_default();
+                std::fs::write(dir.join(path), self.token().map_err(io::Error::other)?)?;
+            }
+        }
         let (data, name, items) = match (&volume.config_map, &volume.secret) {
             (Some(c), _) => (&self.configs, c.name.clone(), c.items.clone()),
             (_, Some(s)) => (&self.secrets, s.secret_name.clone().unwrap_or_default(), s.items.clone()),
@@ -214,6 +230,22 @@ impl Context {
             std::fs::write(file, bytes)?;
         }
         Ok(())
+    }
+
+    /// A token of the pod's service account, for the control plane.
+    fn token(&self) -> Result<String, TokenError> {
+        let spec = self.pod.spec.as_ref();
+        let text = |get: fn(&trysail_api::k8s_openapi::api::core::v1::PodSpec) -> Option<&String>| {
+            spec.and_then(get).cloned().unwrap_or_default()
+        };
+        let named = |name: String| Named { uid: name.clone(), name };
+        let bound = Bound {
+            namespace: self.namespace(),
+            service_account: named(text(|s| s.service_account_name.as_ref())),
+            pod: Named { name: self.name(), uid: self.uid.clone() },
+            node: named(text(|s| s.node_name.as_ref())),
+        };
+        self.signer.sign(&bound, crate::system::TOKEN_TTL)
     }
 
     fn volume_dir(&self, name: &str) -> PathBuf {

@@ -15,6 +15,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use trysail_api::k8s_openapi::api::core::v1::{Container, Pod};
 use trysail_base::tasks::Tasks;
+use trysail_identity::token::Signer;
 use trysail_netns::ns::NetNs;
 use trysail_node::seam::{Redirection, Status};
 
@@ -40,6 +41,8 @@ pub struct PodTask {
     pub secrets: Arc<Data>,
     /// Output of its containers.
     pub outputs: BTreeMap<String, Output>,
+    /// Signs service account tokens.
+    pub signer: Arc<Signer>,
     /// What the node agent says of it.
     pub capture: watch::Receiver<Option<Status>>,
     /// Set to end it: the moment by which it must have ended.
@@ -167,6 +170,7 @@ impl PodTask {
             configs: self.configs.clone(),
             secrets: self.secrets.clone(),
             outputs: self.outputs.clone(),
+            signer: self.signer.clone(),
         }
     }
 
@@ -178,15 +182,21 @@ impl PodTask {
             _ => Restart::Always,
         };
         let once = if restart == Restart::Never { Restart::Never } else { Restart::OnFailure };
-        let mut side = JoinSet::new();
+        // Native sidecars outlive the others: they have a stop signal of their own.
+        let (mut side, (end_side, side_stop)) = (JoinSet::new(), watch::channel(None));
         for (index, container) in spec.init_containers.iter().flatten().enumerate() {
             let (report, state) = watch::channel(ContainerView::default());
             if container.restart_policy.as_deref() == Some("Always") {
                 // A native sidecar: the next one starts when it is ready.
                 let mut state = state;
-                side.spawn(self.task(context, container, Restart::Always, (report, tasks)).run());
+                let task = Task { stop: side_stop.clone(), ..self.task(context, container, Restart::Always, (report, tasks)) };
+                side.spawn(task.run());
                 tokio::select! {
-                    _ = state.wait_for(|v| v.ready) => continue,
+                    started = state.wait_for(|v| v.ready) => {
+                        let now = started.map(|v| v.clone()).unwrap_or_default();
+                        view.sidecars.insert(container.name.clone(), now);
+                        continue;
+                    }
                     _ = self.stop.wait_for(Option::is_some) => break,
                 }
             }
@@ -195,12 +205,17 @@ impl PodTask {
             if self.task(context, container, once, (report, tasks)).run().await != Some(0) {
                 view.phase = Phase::Failed;
                 view.reason = "Init:Error".to_owned();
+                end_side.send_replace(Some(Instant::now()));
+                while side.join_next().await.is_some() {}
                 return self.tell(view).await;
             }
         }
         if self.stop.borrow().is_none() {
             self.main_containers(context, view, (&spec.containers, restart, tasks)).await;
         }
+        let grace = Duration::from_secs(spec.termination_grace_period_seconds.and_then(|s| s.try_into().ok()).unwrap_or(30));
+        let latest = self.stop.borrow().unwrap_or_else(|| Instant::now() + grace);
+        end_side.send_replace(Some(latest));
         while side.join_next().await.is_some() {}
     }
 

@@ -27,7 +27,7 @@ pub(crate) fn workload(name: &str, ip: &str, service: Option<&str>) -> Workload 
         services: service.map(|s| (ServiceKey::new("ns", s), BTreeMap::from([(80, 8080)]))).into_iter().collect(),
         locality: Default::default(),
         capacity: 1,
-        waypoint: false,
+        waypoint: None,
     }
 }
 
@@ -39,10 +39,10 @@ pub(crate) fn service(host: &str, vip: &str) -> Service {
         namespace: "ns".into(),
         hostname: host.into(),
         addresses: vec![(String::new(), vip.parse().unwrap())],
-        ports: vec![ServicePort { port: 80, target: 8080 }],
+        ports: vec![ServicePort { port: 80, target: 8080, protocol: Default::default() }],
         subject_alt_names: vec![],
         balancing: Default::default(),
-        waypoint: false,
+        waypoint: None,
     }
 }
 

@@ -4,6 +4,7 @@ use proptest::prelude::*;
 fn facts(source: Option<&str>, port: u16) -> Facts {
     Facts {
         source: source.map(|id| format!("spiffe://{id}").parse().unwrap()),
+        via: None,
         source_ip: "10.1.2.3".parse().unwrap(),
         destination_ip: "10.9.9.9".parse().unwrap(),
         destination_port: port,

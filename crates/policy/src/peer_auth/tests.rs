@@ -40,6 +40,7 @@ fn plain(given: &[Given<'_>], app: &str, port: u16) -> bool {
     let effective = effective(&objects.iter().collect::<Vec<_>>(), "m", &labels);
     let facts = Facts {
         source: None,
+        via: None,
         source_ip: "10.0.0.1".parse().unwrap(),
         destination_ip: "10.0.0.2".parse().unwrap(),
         destination_port: port,

@@ -5,6 +5,7 @@ pub mod echo;
 pub mod lab;
 pub mod load;
 pub mod node;
+pub mod waypoint;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
@@ -40,6 +41,12 @@ enum Verb {
     Agent,
     /// Run a node's proxy (settings from the environment).
     NodeProxy,
+    /// Run a sidecar (settings from the environment).
+    Sidecar,
+    /// Run an ingress gateway (settings from the environment).
+    Gateway,
+    /// Create, list and delete waypoints; without a verb: run one (settings from the environment).
+    Waypoint(waypoint::Args),
 }
 
 /// Parses the arguments and runs the verb.
@@ -53,6 +60,9 @@ pub fn run() -> Result<ExitCode> {
         Verb::Control(args) => control::run(args),
         Verb::Agent => node::agent(),
         Verb::NodeProxy => node::proxy(),
+        Verb::Sidecar => node::l7(trysail_l7::Role::Sidecar),
+        Verb::Gateway => node::l7(trysail_l7::Role::Gateway),
+        Verb::Waypoint(args) => waypoint::run(args),
     }
 }
 

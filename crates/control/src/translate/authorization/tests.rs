@@ -18,6 +18,7 @@ fn admits(spec: &str, source: Option<&str>, port: u16) -> bool {
     let translated = translate(&policy(spec), "cluster.local").policy;
     let facts = Facts {
         source: source.map(|id| format!("spiffe://cluster.local/ns/{}", id.replace(':', "/sa/")).parse().unwrap()),
+        via: None,
         source_ip: "10.1.2.3".parse().unwrap(),
         destination_ip: "10.0.0.2".parse().unwrap(),
         destination_port: port,

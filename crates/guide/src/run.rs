@@ -1,6 +1,6 @@
 //! `trysail guide`.
 
-use crate::cases::{latency, mtls};
+use crate::cases::{canary, latency, mtls};
 use crate::report::{Results, json, terminal};
 use crate::stage::{Mode, Stage, StageError};
 use crate::verdict;
@@ -24,6 +24,23 @@ pub struct Args {
     /// Seconds of each round, instead of the profile's.
     #[arg(long)]
     pub seconds: Option<u32>,
+    /// Only these modes: none, sidecar, ambient-l4, ambient-l7.
+    #[arg(long, value_delimiter = ',')]
+    pub modes: Vec<Mode>,
+    /// Only these cases: mtls, latency, canary.
+    #[arg(long, value_enum, value_delimiter = ',')]
+    pub cases: Vec<Case>,
+}
+
+/// A case.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Case {
+    /// Plaintext, identities, the wire.
+    Mtls,
+    /// Open loop at a fixed rate.
+    Latency,
+    /// Weights between two versions.
+    Canary,
 }
 
 /// How long everything takes.
@@ -50,12 +67,18 @@ pub enum GuideError {
 }
 
 /// Files and texts.
-const MANIFESTS: [(&str, &str); 5] = [
+const MANIFESTS: [(&str, &str); 11] = [
     ("examples/guide/00-namespaces.yaml", include_str!("../../../examples/guide/00-namespaces.yaml")),
     ("examples/guide/10-bare.yaml", include_str!("../../../examples/guide/10-bare.yaml")),
     ("examples/guide/11-ambient-l4.yaml", include_str!("../../../examples/guide/11-ambient-l4.yaml")),
+    ("examples/guide/12-sidecar.yaml", include_str!("../../../examples/guide/12-sidecar.yaml")),
+    ("examples/guide/13-ambient-l7.yaml", include_str!("../../../examples/guide/13-ambient-l7.yaml")),
     ("examples/guide/20-outside.yaml", include_str!("../../../examples/guide/20-outside.yaml")),
     ("examples/guide/30-strict.yaml", include_str!("../../../examples/guide/30-strict.yaml")),
+    ("examples/guide/40-canary-ambient-l4.yaml", include_str!("../../../examples/guide/40-canary-ambient-l4.yaml")),
+    ("examples/guide/41-canary-ambient-l7.yaml", include_str!("../../../examples/guide/41-canary-ambient-l7.yaml")),
+    ("examples/guide/42-canary-sidecar.yaml", include_str!("../../../examples/guide/42-canary-sidecar.yaml")),
+    ("examples/guide/50-edge.yaml", include_str!("../../../examples/guide/50-edge.yaml")),
 ];
 
 /// The guide's own manifests.
@@ -98,30 +121,52 @@ impl Progress {
     }
 }
 
+/// Requests of each way of the case `canary`.
+const CANARY_REQUESTS: u32 = 400;
+
 /// Runs the guide; 0 when every case ran and showed what it must.
 pub fn run(args: Args) -> Result<i32, GuideError> {
     let began = Instant::now();
     let plan = plan(&args);
-    let progress = Progress::new(2 + Mode::ALL.len() as u64 * (1 + u64::from(plan.rounds)));
-    progress.step("starting a lab: two nodes, no mesh and ambient L4 side by side");
+    let asked = |case| args.cases.is_empty() || args.cases.contains(&case);
+    let modes: Vec<Mode> = Mode::ALL.into_iter().filter(|m| args.modes.is_empty() || args.modes.contains(m)).collect();
+    let count = modes.len() as u64;
+    let steps = 1
+        + if asked(Case::Mtls) { count } else { 0 }
+        + if asked(Case::Latency) { 1 + count * u64::from(plan.rounds) } else { 0 }
+        + if asked(Case::Canary) { canary::PATHS.len() as u64 } else { 0 };
+    let progress = Progress::new(steps);
+    progress.step("starting a lab: two nodes, every way of meshing side by side");
     let stage = Stage::open(manifests(), None).map_err(GuideError::Lab)?;
-    let (mut mtls_seen, mut wrong) = (Vec::new(), Vec::new());
-    for mode in Mode::ALL {
-        progress.step(&format!("mtls: {}", mode.title()));
-        let seen = mtls::run(&stage, mode).map_err(|e| GuideError::Case("mtls", e))?;
-        wrong.extend(verdict::mtls(mode, &seen));
-        mtls_seen.push((mode, seen));
+    let profile = if args.profile == Profile::Full { "full" } else { "quick" };
+    let mut results = Results { profile, plan, ..Results::default() };
+    if asked(Case::Mtls) {
+        for mode in &modes {
+            progress.step(&format!("mtls: {}", mode.title()));
+            let seen = mtls::run(&stage, *mode).map_err(|e| GuideError::Case("mtls", e))?;
+            results.wrong.extend(verdict::mtls(*mode, &seen));
+            results.mtls.push((*mode, seen));
+        }
     }
-    progress.step("latency: warming up");
-    let measured = latency::run(&stage, plan, |mode| progress.step(&format!("latency: {}", mode.title())));
-    let latency = measured.map_err(|e| GuideError::Case("latency", e))?;
-    for (mode, l) in latency.iter().filter(|(_, l)| !l.clean()) {
-        wrong.push(format!("{}: answers other than 200: {:?}", mode.title(), l.codes));
+    if asked(Case::Latency) {
+        progress.step("latency: warming up");
+        let measured = latency::run(&stage, &modes, plan, |mode| progress.step(&format!("latency: {}", mode.title())));
+        results.latency = measured.map_err(|e| GuideError::Case("latency", e))?;
+        for (mode, l) in results.latency.iter().filter(|(_, l)| !l.clean()) {
+            results.wrong.push(format!("{}: answers other than 200: {:?}", mode.title(), l.codes));
+        }
+    }
+    if asked(Case::Canary) {
+        for path in canary::PATHS {
+            progress.step(&format!("canary: {}", path.title));
+            let seen = canary::run(&stage, &path, CANARY_REQUESTS).map_err(|e| GuideError::Case("canary", e))?;
+            results.wrong.extend(verdict::canary(path.title, &seen));
+            results.canary.push((path, seen));
+        }
     }
     drop(stage);
     progress.bar.finish_and_clear();
-    let profile = if args.profile == Profile::Full { "full" } else { "quick" };
-    let results = Results { profile, plan, mtls: mtls_seen, latency, wrong, seconds: began.elapsed().as_secs_f64() };
+    results.seconds = began.elapsed().as_secs_f64();
     print!("{}", terminal::text(&results));
     if let Some(dir) = &args.out {
         let file = dir.join("report.json");

@@ -4,6 +4,7 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 use std::os::fd::AsRawFd;
 use std::path::PathBuf;
+use std::str::FromStr;
 use std::time::Duration;
 use trysail_api::object::Kind;
 use trysail_lab::api::{self, AskError, Manifest, Request, Target, Which};
@@ -14,19 +15,25 @@ use trysail_lab::up::{self, Options, Started, UpError};
 pub enum Mode {
     /// No mesh.
     None,
+    /// A proxy in each pod.
+    Sidecar,
     /// Ambient without waypoint.
     AmbientL4,
+    /// Ambient with a waypoint.
+    AmbientL7,
 }
 
 impl Mode {
     /// The modes that are measured, the baseline first.
-    pub const ALL: [Mode; 2] = [Mode::None, Mode::AmbientL4];
+    pub const ALL: [Mode; 4] = [Mode::None, Mode::Sidecar, Mode::AmbientL4, Mode::AmbientL7];
 
     /// Key in report.json.
     pub fn key(self) -> &'static str {
         match self {
             Self::None => "none",
+            Self::Sidecar => "sidecar",
             Self::AmbientL4 => "ambient-l4",
+            Self::AmbientL7 => "ambient-l7",
         }
     }
 
@@ -34,7 +41,9 @@ impl Mode {
     pub fn namespace(self) -> &'static str {
         match self {
             Self::None => "bare",
+            Self::Sidecar => "sidecar",
             Self::AmbientL4 => "ambient-l4",
+            Self::AmbientL7 => "ambient-l7",
         }
     }
 
@@ -42,8 +51,20 @@ impl Mode {
     pub fn title(self) -> &'static str {
         match self {
             Self::None => "no mesh",
+            Self::Sidecar => "sidecar",
             Self::AmbientL4 => "ambient L4",
+            Self::AmbientL7 => "ambient L7",
         }
+    }
+}
+
+impl FromStr for Mode {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let known = Self::ALL.map(Self::key);
+        let found = Self::ALL.into_iter().find(|m| m.key() == text);
+        found.ok_or_else(|| format!("{text:?} is not a mode: {}", known.join(", ")))
     }
 }
 

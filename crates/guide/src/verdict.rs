@@ -38,7 +38,7 @@ pub fn mtls(mode: Mode, seen: &Mtls) -> Vec<String> {
             seen.marker_on_wire,
             "the payload's marker was not found on the fabric, so the check itself does not work",
         ),
-        Mode::AmbientL4 => {
+        Mode::Sidecar | Mode::AmbientL4 | Mode::AmbientL7 => {
             demand(seen.plaintext_blocked, "a plaintext call was answered although STRICT is demanded");
             demand(!seen.marker_on_wire, "the payload could be read on the fabric");
             let own = format!("spiffe://cluster.local/ns/{}/sa/default", mode.namespace());
@@ -52,6 +52,54 @@ pub fn mtls(mode: Mode, seen: &Mtls) -> Vec<String> {
             );
             demand(seen.same_root == Some(true), "the two ends' certificates do not lead to one root");
         }
+    }
+    wrong
+}
+
+/// What the case `canary` measured on one way; the keys are those of report.json.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Canary {
+    /// The share that the rule demands of the new version.
+    pub wanted: f64,
+    /// Answers.
+    pub requests: u64,
+    /// Answers of the new version.
+    pub new: u64,
+    /// Answers that were neither version's.
+    pub failed: u64,
+    /// Whether something on the way understands HTTP.
+    pub routed: bool,
+}
+
+/// Standard deviations within which a share is taken for the one that was wanted: one run in 16,000 lies outside by chance.
+const DEVIATIONS: f64 = 4.0;
+
+impl Canary {
+    /// The share of the new version.
+    pub fn observed(&self) -> f64 {
+        self.new as f64 / (self.requests.max(1)) as f64
+    }
+
+    /// How far a share may lie from the wanted one by chance (binomial).
+    pub fn margin(&self) -> f64 {
+        DEVIATIONS * (self.wanted * (1.0 - self.wanted) / (self.requests.max(1)) as f64).sqrt()
+    }
+
+    /// Whether the rule was followed.
+    pub fn followed(&self) -> bool {
+        (self.observed() - self.wanted).abs() <= self.margin()
+    }
+}
+
+/// What is wrong with a way's share; empty when it is what the way demands.
+pub fn canary(title: &str, seen: &Canary) -> Vec<String> {
+    let mut wrong = Vec::new();
+    if seen.requests == 0 || seen.failed > 0 {
+        wrong.push(format!("canary {title}: {} of {} requests were not answered by either version", seen.failed, seen.requests));
+    }
+    if seen.followed() != seen.routed {
+        let what = if seen.routed { "the weights were not followed" } else { "the weights had an effect where nothing reads HTTP" };
+        wrong.push(format!("canary {title}: {what}: {:.3} instead of {:.3}", seen.observed(), seen.wanted));
     }
     wrong
 }
@@ -127,6 +175,16 @@ mod tests {
             assert_eq!(mtls(Mode::AmbientL4, &seen).len(), 1, "{seen:?}");
         }
         assert_eq!(mtls(Mode::None, &good()).len(), 1, "a marker that is not found without mesh means a blind check");
+    }
+
+    #[test]
+    fn a_share_is_followed_within_chance_alone() {
+        let seen = |new, routed| Canary { wanted: 0.1, requests: 400, new, failed: 0, routed };
+        assert!(canary("x", &seen(44, true)).is_empty());
+        assert_eq!(canary("x", &seen(90, true)).len(), 1);
+        assert!(canary("x", &seen(200, false)).is_empty());
+        assert_eq!(canary("x", &seen(40, false)).len(), 1);
+        assert_eq!(canary("x", &Canary { failed: 1, ..seen(44, true) }).len(), 1);
     }
 
     #[test]

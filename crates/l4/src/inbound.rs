@@ -168,7 +168,9 @@ async fn stream_in(pod: &Pod, peer: &Peer, connect: Connect) {
     let Admitted { snapshot, workload, caller, facts } = admitted;
     let service = workload.services.keys().next().and_then(|key| snapshot.service(key));
     let destination = End { workload: Some(&workload), identity: Some(&pod.identity) };
-    record.describe(source(caller.as_deref()), destination, service.map(|s| &**s));
+    // Of a caller that a waypoint has spoken for, the caller is what is shown.
+    let source = End { workload: caller.as_deref(), identity: facts.source.as_ref() };
+    record.describe(source, destination, service.map(|s| &**s));
     let target = SocketAddr::new(facts.destination_ip, facts.destination_port);
     let app = match to_application(pod, target, facts.source_ip).await {
         Ok(app) => app,

@@ -108,6 +108,13 @@ pub enum Request {
         port: u16,
         path: String,
     },
+    /// An HTTP GET from a pod to itself, e.g. port 15020 for its proxy's metrics.
+    PodGet {
+        namespace: String,
+        pod: String,
+        port: u16,
+        path: String,
+    },
     Down,
 }
 

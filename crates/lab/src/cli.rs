@@ -108,7 +108,8 @@ pub enum Verb {
         #[arg(long)]
         overwrite: bool,
     },
-    /// The mesh's own processes: list, logs, stop, start, restart; or get NODE:PORT/PATH, e.g. node-1:15000/config_dump.
+    /// The mesh's own processes: list, logs, stop, start, restart; or get NODE:PORT/PATH, e.g. node-1:15000/config_dump, or
+    /// NAMESPACE/POD:PORT/PATH.
     System {
         /// list, logs, stop, start, restart or get.
         action: String,
@@ -461,9 +462,16 @@ fn system(answer: &Answer) -> Result<i32, CliError> {
 fn node_get(lab: &str, what: &str) -> Result<i32, CliError> {
     let parts =
         what.split_once(':').and_then(|(node, rest)| rest.split_once('/').map(|(port, path)| (node, port, path)));
-    let (node, port, path) = parts.ok_or_else(|| CliError::Words(format!("error: {what:?} is not NODE:PORT/PATH")))?;
+    let (node, port, path) = parts.ok_or_else(|| CliError::Words(format!("error: {what:?} is not NODE:PORT/PATH or NAMESPACE/POD:PORT/PATH")))?;
     let port = port.parse().map_err(|_| CliError::Words(format!("error: {port:?} is no port")))?;
-    let answer = api::ask(lab, &Request::NodeGet { node: node.to_owned(), port, path: format!("/{path}") }, &[])?;
+    let path = format!("/{path}");
+    let request = match node.split_once('/') {
+        Some((namespace, pod)) => {
+            Request::PodGet { namespace: namespace.to_owned(), pod: pod.to_owned(), port, path }
+        }
+        None => Request::NodeGet { node: node.to_owned(), port, path },
+    };
+    let answer = api::ask(lab, &request, &[])?;
     print!("{}", answer.value.get("body").and_then(Value::as_str).unwrap_or_default());
     Ok(said(&answer))
 }

@@ -19,8 +19,8 @@ use trysail_base::tasks::Tasks;
 const MOST_BYTES: usize = 64 << 20;
 const LONGEST: Duration = Duration::from_secs(30);
 
-/// Serves HTTP/1.1 and HTTP/2 (prior knowledge) on `listener` until the tasks stop; with `log`, says where each connection came from.
-pub async fn serve(listener: TcpListener, log: bool, tasks: &Tasks) {
+/// Serves HTTP/1.1 and HTTP/2 (prior knowledge) on `listener` until the tasks stop; with `log`, says where each connection came from. A request without a query is answered as `default` asks.
+pub async fn serve(listener: TcpListener, log: bool, default: &'static str, tasks: &Tasks) {
     loop {
         let Ok((stream, peer)) = listener.accept().await else { continue };
         if log {
@@ -30,7 +30,7 @@ pub async fn serve(listener: TcpListener, log: bool, tasks: &Tasks) {
             continue;
         }
         tasks.spawn(async move {
-            let service = hyper::service::service_fn(move |request| answer(request, peer));
+            let service = hyper::service::service_fn(move |request| answer(request, peer, default));
             // A client that goes away ends its connection, and that is all there is to say.
             auto::Builder::new(TokioExecutor::new())
                 .serve_connection(TokioIo::new(stream), service)
@@ -96,9 +96,13 @@ impl Body for Answer {
     }
 }
 
-async fn answer(request: Request<Incoming>, peer: SocketAddr) -> Result<Response<Answer>, Infallible> {
+async fn answer(
+    request: Request<Incoming>,
+    peer: SocketAddr,
+    default: &'static str,
+) -> Result<Response<Answer>, Infallible> {
     let (parts, body) = request.into_parts();
-    let query = parts.uri.query().unwrap_or_default();
+    let query = parts.uri.query().unwrap_or(default);
     let asked =
         |key: &str| query.split('&').filter_map(|pair| pair.split_once('=')).find(|(k, _)| *k == key).map(|(_, v)| v);
     let received = match body.collect().await {
@@ -166,7 +170,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let owner = tasks.clone();
-        tasks.spawn(async move { serve(listener, false, &owner).await });
+        tasks.spawn(async move { serve(listener, false, "", &owner).await });
         let mut connection = Connection::new(&tasks);
         for (path, code) in [("/", 200), ("/fortio/", 200), ("/?status=503", 503), ("/?size=100000&delay=1ms", 200)] {
             let template =

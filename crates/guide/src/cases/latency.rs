@@ -5,7 +5,7 @@ use crate::verdict::Latency;
 use trysail_load::result::Summary;
 
 /// How it is run.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Plan {
     /// Requests a second.
     pub qps: u32,
@@ -17,12 +17,17 @@ pub struct Plan {
     pub seconds: u32,
 }
 
-/// Measures all modes, a round of each in turn; `progress` hears of each round that has ended.
-pub fn run(stage: &Stage, plan: Plan, mut progress: impl FnMut(Mode)) -> Result<Vec<(Mode, Latency)>, StageError> {
-    let mut out: Vec<(Mode, Latency)> = Mode::ALL.iter().map(|mode| (*mode, Latency::default())).collect();
-    for mode in Mode::ALL {
+/// Measures the modes, a round of each in turn; `progress` hears of each round that has ended.
+pub fn run(
+    stage: &Stage,
+    modes: &[Mode],
+    plan: Plan,
+    mut progress: impl FnMut(Mode),
+) -> Result<Vec<(Mode, Latency)>, StageError> {
+    let mut out: Vec<(Mode, Latency)> = modes.iter().map(|mode| (*mode, Latency::default())).collect();
+    for mode in modes {
         // Certificates, connections and caches are warm before anything is counted.
-        round(stage, mode, Plan { seconds: 1, ..plan })?;
+        round(stage, *mode, Plan { seconds: 1, ..plan })?;
     }
     for _ in 0..plan.rounds {
         for (mode, total) in &mut out {

@@ -1,4 +1,5 @@
 //! The cases, one file each.
 
+pub mod canary;
 pub mod latency;
 pub mod mtls;

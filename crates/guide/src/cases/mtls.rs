@@ -10,6 +10,9 @@ use trysail_lab::capture::Seen;
 /// How long the proxies' counters may take to show a connection.
 const COUNTED: Duration = Duration::from_secs(5);
 
+/// What counts calls: at a node's proxy, and at a sidecar.
+const COUNTERS: [&str; 2] = ["istio_tcp_connections_opened_total{", "istio_requests_total{"];
+
 fn text<'a>(pod: &'a Value, path: &str) -> &'a str {
     pod.pointer(path).and_then(Value::as_str).unwrap_or_default()
 }
@@ -78,9 +81,15 @@ pub fn run(stage: &Stage, mode: Mode) -> Result<Mtls, StageError> {
     };
     if mode != Mode::None {
         let far = text(server, "/spec/nodeName");
+        let pod = |p: &Value| (text(p, "/metadata/namespace").to_owned(), text(p, "/metadata/name").to_owned());
+        // In a sidecar it is the pods themselves that know; elsewhere it is their nodes.
+        let (near, far) = match mode {
+            Mode::Sidecar => (Place::Pod(pod(&client)), Place::Pod(pod(server))),
+            _ => (Place::Node(home.clone()), Place::Node(far.to_owned())),
+        };
         let (client_id, server_id) =
-            stage.until("a counted connection with mutual TLS", COUNTED, |s| identities(s, far, namespace))?;
-        out.same_root = Some(same_root(stage, (&home, &client_id), (far, &server_id))?);
+            stage.until("a counted call with mutual TLS", COUNTED, |s| identities(s, &far, namespace))?;
+        out.same_root = Some(same_root(stage, (&near, &client_id), (&far, &server_id))?);
         (out.client_id, out.server_id) = (Some(client_id), Some(server_id));
     }
     Ok(out)
@@ -94,14 +103,26 @@ fn code(json: &str) -> i32 {
     codes.iter().copied().find(|c| *c != 200).or(codes.first().copied()).unwrap_or(-1)
 }
 
-fn get(stage: &Stage, node: &str, port: u16, path: &str) -> Result<String, StageError> {
-    let answer = stage.ask(&Request::NodeGet { node: node.to_owned(), port, path: path.to_owned() })?;
-    Ok(text(&answer, "/body").to_owned())
+/// Where a proxy is asked.
+enum Place {
+    Node(String),
+    Pod((String, String)),
 }
 
-/// Both identities of a connection into `namespace`, as the called side's proxy has counted it.
-fn identities(stage: &Stage, node: &str, namespace: &str) -> Result<(String, String), String> {
-    let metrics = get(stage, node, 15020, "/metrics").map_err(|e| e.to_string())?;
+fn get(stage: &Stage, place: &Place, port: u16, path: &str) -> Result<String, StageError> {
+    let path = path.to_owned();
+    let request = match place {
+        Place::Node(node) => Request::NodeGet { node: node.clone(), port, path },
+        Place::Pod((namespace, pod)) => {
+            Request::PodGet { namespace: namespace.clone(), pod: pod.clone(), port, path }
+        }
+    };
+    Ok(text(&stage.ask(&request)?, "/body").to_owned())
+}
+
+/// Both identities of a call into `namespace`, as the called side's proxy has counted it.
+fn identities(stage: &Stage, place: &Place, namespace: &str) -> Result<(String, String), String> {
+    let metrics = get(stage, place, 15020, "/metrics").map_err(|e| e.to_string())?;
     let wanted = [
         "reporter=\"destination\"",
         "connection_security_policy=\"mutual_tls\"",
@@ -109,8 +130,8 @@ fn identities(stage: &Stage, node: &str, namespace: &str) -> Result<(String, Str
     ];
     let line = metrics
         .lines()
-        .find(|l| l.starts_with("istio_tcp_connections_opened_total{") && wanted.iter().all(|w| l.contains(w)))
-        .ok_or("no connection with mutual TLS is counted on the called side")?;
+        .find(|l| COUNTERS.iter().any(|c| l.starts_with(c)) && wanted.iter().all(|w| l.contains(w)))
+        .ok_or("no call with mutual TLS is counted on the called side")?;
     let label = |name: &str| {
         let start = line.find(&format!("{name}=\"")).map(|at| at + name.len() + 2)?;
         line.get(start..)?.split('"').next().map(str::to_owned)
@@ -119,9 +140,9 @@ fn identities(stage: &Stage, node: &str, namespace: &str) -> Result<(String, Str
 }
 
 /// Whether two proxies' certificates for two identities lead to one root.
-fn same_root(stage: &Stage, a: (&str, &str), b: (&str, &str)) -> Result<bool, StageError> {
-    let root = |(node, identity): (&str, &str)| -> Result<Option<String>, StageError> {
-        let dump: Value = serde_json::from_str(&get(stage, node, 15000, "/config_dump")?).unwrap_or_default();
+fn same_root(stage: &Stage, a: (&Place, &str), b: (&Place, &str)) -> Result<bool, StageError> {
+    let root = |(place, identity): (&Place, &str)| -> Result<Option<String>, StageError> {
+        let dump: Value = serde_json::from_str(&get(stage, place, 15000, "/config_dump")?).unwrap_or_default();
         let mut all = dump.get("certificates").and_then(Value::as_array).into_iter().flatten();
         let own = all.find(|c| text(c, "/identity") == identity);
         Ok(own.map(|c| text(c, "/rootCerts/0/pem").to_owned()).filter(|pem| !pem.is_empty()))

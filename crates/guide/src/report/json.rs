@@ -28,6 +28,17 @@ pub fn document(results: &Results) -> Value {
             (mode.key().to_owned(), value)
         })
         .collect();
+    let canary: Map<String, Value> = results
+        .canary
+        .iter()
+        .map(|(path, c)| {
+            let value = json!({
+                "wanted": c.wanted, "observed": c.observed(), "margin": c.margin(), "requests": c.requests,
+                "new": c.new, "failed": c.failed, "followed": c.followed(),
+            });
+            (path.key.to_owned(), value)
+        })
+        .collect();
     json!({
         "schema": "trysail.report/v1",
         "settings": {
@@ -39,7 +50,7 @@ pub fn document(results: &Results) -> Value {
             "latency": {"qps": results.plan.qps, "connections": results.plan.connections, "rounds": results.plan.rounds, "seconds": results.plan.seconds},
             "duration_s": results.seconds,
         },
-        "cases": {"mtls": mtls, "latency": latency},
+        "cases": {"mtls": mtls, "latency": latency, "canary": canary},
         "wrong": results.wrong,
     })
 }

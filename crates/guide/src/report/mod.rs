@@ -3,11 +3,13 @@
 pub mod json;
 pub mod terminal;
 
+use crate::cases::canary::Path;
 use crate::cases::latency::Plan;
 use crate::stage::Mode;
-use crate::verdict::{Latency, Mtls};
+use crate::verdict::{Canary, Latency, Mtls};
 
 /// Everything that was measured.
+#[derive(Default)]
 pub struct Results {
     /// Profile.
     pub profile: &'static str,
@@ -17,6 +19,8 @@ pub struct Results {
     pub mtls: Vec<(Mode, Mtls)>,
     /// Case `latency`.
     pub latency: Vec<(Mode, Latency)>,
+    /// Case `canary`.
+    pub canary: Vec<(Path, Canary)>,
     /// What is not as it must be.
     pub wrong: Vec<String>,
     /// Length of the whole run, seconds.

@@ -25,7 +25,9 @@ pub fn text(results: &Results) -> String {
             m.same_root.map_or_else(|| "-".to_owned(), |same| yes_no(same, "yes", "no")),
         ]);
     }
-    writeln!(out, "{}", table(&rows)).unwrap_or_default();
+    if !results.mtls.is_empty() {
+        writeln!(out, "{}", table(&rows)).unwrap_or_default();
+    }
     let mut rows = vec![
         ["LATENCY (ms)", "P50", "P75", "P90", "P99", "P99.9", "over no mesh", "P50 of rounds", "answers"]
             .map(str::to_owned)
@@ -54,11 +56,16 @@ pub fn text(results: &Results) -> String {
             codes.join(" "),
         ]);
     }
-    out.push_str(&table(&rows));
+    if !results.latency.is_empty() {
+        writeln!(out, "{}", table(&rows)).unwrap_or_default();
+    }
+    if !results.canary.is_empty() {
+        writeln!(out, "{}", canary(results)).unwrap_or_default();
+    }
     let plan = results.plan;
     writeln!(
         out,
-        "\nProfile {}: {} requests/s over {} connections, open loop, {} rounds of {} s a mode, in turn; two nodes on this machine; {:.0} s in all.",
+        "Profile {}: {} requests/s over {} connections, open loop, {} rounds of {} s a mode, in turn; two nodes on this machine; {:.0} s in all.",
         results.profile, plan.qps, plan.connections, plan.rounds, plan.seconds, results.seconds
     )
     .unwrap_or_default();
@@ -66,4 +73,19 @@ pub fn text(results: &Results) -> String {
         writeln!(out, "NOT AS IT MUST BE: {line}").unwrap_or_default();
     }
     out
+}
+
+fn canary(results: &Results) -> String {
+    let mut rows = vec![["CANARY (weights 90:10)", "new version wanted", "observed", "by chance", "weights", "answers"].map(str::to_owned).to_vec()];
+    for (path, c) in &results.canary {
+        rows.push(vec![
+            path.title.to_owned(),
+            format!("{:.1} %", c.wanted * 100.0),
+            format!("{:.1} %", c.observed() * 100.0),
+            format!("±{:.1} %", c.margin() * 100.0),
+            if c.followed() { "followed" } else { "no effect" }.to_owned(),
+            c.requests.to_string(),
+        ]);
+    }
+    table(&rows)
 }

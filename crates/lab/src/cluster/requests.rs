@@ -33,6 +33,10 @@ impl Cluster {
             Request::Logs { target, offset } => self.logs(&target, offset),
             Request::Account => Answer::ok(serde_json::to_value(account::measure(&self.groups())).unwrap_or_default()),
             Request::NodeGet { node, port, path } => self.node_get(&node, port, &path).await,
+            Request::PodGet { namespace, pod, port, path } => {
+                let target = Target { namespace, pod, container: None };
+                self.pod_get(&target, port, &path).await
+            }
             Request::System { .. }
             | Request::Exec { .. }
             | Request::CaptureStart { .. }
@@ -457,16 +461,30 @@ impl Cluster {
         }
     }
 
+    async fn pod_get(&self, target: &Target, port: u16, path: &str) -> Answer {
+        let context = match self.find_pod(target).map(|running| running.context.get().cloned()) {
+            Ok(Some(context)) => context,
+            Ok(None) => return Answer::error("error: the pod has not started yet"),
+            Err(error) => return Answer::error(error),
+        };
+        get(&context.ns, &target.pod, (port, path)).await
+    }
+
     async fn node_get(&self, node: &str, port: u16, path: &str) -> Answer {
         let Some(found) = self.nodes.iter().find(|n| n.name == node) else {
             return Answer::error(format!("error: no node {node:?}"));
         };
-        let to = std::net::SocketAddr::new(std::net::Ipv4Addr::LOCALHOST.into(), port);
-        match tokio::time::timeout(NODE_LIMIT, crate::http::get(&found.ns, to, path, &[])).await {
-            Ok(Ok((status, body))) => Answer::ok(json!({"status": status, "body": body})),
-            Ok(Err(error)) => Answer::error(format!("error: {node} port {port}: {error}")),
-            Err(_) => Answer::error(format!("error: {node} port {port}: no answer within {NODE_LIMIT:?}")),
-        }
+        get(&found.ns, node, (port, path)).await
+    }
+}
+
+/// A GET from inside a namespace to itself.
+async fn get(ns: &trysail_netns::ns::NetNs, name: &str, (port, path): (u16, &str)) -> Answer {
+    let to = std::net::SocketAddr::new(std::net::Ipv4Addr::LOCALHOST.into(), port);
+    match tokio::time::timeout(NODE_LIMIT, crate::http::get(ns, to, path, &[])).await {
+        Ok(Ok((status, body))) => Answer::ok(json!({"status": status, "body": body})),
+        Ok(Err(error)) => Answer::error(format!("error: {name} port {port}: {error}")),
+        Err(_) => Answer::error(format!("error: {name} port {port}: no answer within {NODE_LIMIT:?}")),
     }
 }
 

@@ -14,12 +14,14 @@ const KNOWN: &[Known] = &[
     ("tcp-port", true),
     ("udp-port", true),
     ("log-connections", false),
+    ("echo-server-default-params", true),
     ("h", false),
     ("help", false),
 ];
 const USAGE: &str = "usage: trysail echo [-http-port PORT] [-log-connections]
   -http-port PORT    port, or address:port (default 8080)
   -log-connections   say where each connection came from
+  -echo-server-default-params QUERY   what a request without a query asks for, e.g. status=503:10
 other ports of fortio's server are accepted as flags and not opened";
 
 /// Serves until SIGTERM.
@@ -32,13 +34,15 @@ pub fn run(words: Vec<String>) -> Result<ExitCode> {
     let port = flags.text("http-port").unwrap_or("8080");
     let full = if port.contains(':') { port.to_owned() } else { format!("0.0.0.0:{port}") };
     let address: SocketAddr = full.parse().with_context(|| format!("-http-port {port}"))?;
+    // One text for the whole life of the process.
+    let default: &'static str = flags.text("echo-server-default-params").unwrap_or_default().to_owned().leak();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let listener = TcpListener::bind(address).await.with_context(|| format!("cannot listen on {address}"))?;
         println!("HTTP server listening on {address}");
         let tasks = Tasks::default();
         tokio::select! {
-            () = trysail_load::echo::serve(listener, flags.on("log-connections"), &tasks) => {}
+            () = trysail_load::echo::serve(listener, flags.on("log-connections"), default, &tasks) => {}
             () = terminated() => {}
         }
         Ok(ExitCode::SUCCESS)

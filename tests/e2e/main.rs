@@ -7,6 +7,7 @@
 mod access;
 mod churn;
 mod control;
+mod engine;
 mod guide;
 mod lab;
 mod messages;
@@ -30,6 +31,7 @@ fn main() {
         access::TESTS,
         churn::TESTS,
         control::TESTS,
+        engine::TESTS,
         guide::TESTS,
         lab::TESTS,
         messages::TESTS,

@@ -25,6 +25,8 @@ pub struct Wait {
     pub go: oneshot::Receiver<()>,
     /// Otherwise after this.
     pub limit: Pin<Box<tokio::time::Sleep>>,
+    /// The endpoint has answered: the body is not wanted.
+    pub over: bool,
 }
 
 impl Body for Outgoing {
@@ -34,9 +36,17 @@ impl Body for Outgoing {
     fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
         let this = self.get_mut();
         if let Self::Waiting(_, wait) = this {
-            let told = Pin::new(&mut wait.go).poll(cx).is_ready();
-            if !told && wait.limit.as_mut().poll(cx).is_pending() {
+            if wait.over {
                 return Poll::Pending;
+            }
+            match Pin::new(&mut wait.go).poll(cx) {
+                Poll::Ready(Ok(())) => {}
+                Poll::Ready(Err(_)) => {
+                    // Answered without it: the body stays where it is.
+                    wait.over = true;
+                    return Poll::Pending;
+                }
+                Poll::Pending => std::task::ready!(wait.limit.as_mut().poll(cx)),
             }
             if let Self::Waiting(attempt, _) = std::mem::replace(this, Self::Empty) {
                 *this = Self::Attempt(attempt);

@@ -43,6 +43,8 @@ pub const FORWARDED_FOR: &str = "x-forwarded-for";
 
 /// Takes away what speaks of the last connection alone. `upgrade`: the request for another protocol goes on.
 pub fn strip_hop(headers: &mut HeaderMap, upgrade: bool) {
+    // The only coding of a transfer that goes on: whether trailers are welcome.
+    let trailers = headers.remove(TE).is_some_and(|te| te.as_bytes().eq_ignore_ascii_case(b"trailers"));
     let upgrade_to = if upgrade { headers.get(UPGRADE).cloned() } else { None };
     if let Some(names) = headers.remove(CONNECTION) {
         let names = names.to_str().unwrap_or_default().split(',').map(|n| n.trim().to_ascii_lowercase());
@@ -55,9 +57,8 @@ pub fn strip_hop(headers: &mut HeaderMap, upgrade: bool) {
     }
     headers.remove(TRANSFER_ENCODING);
     headers.remove(UPGRADE);
-    // The only coding of a transfer that goes on: whether trailers are welcome.
-    if headers.get(TE).is_some_and(|te| !te.as_bytes().eq_ignore_ascii_case(b"trailers")) {
-        headers.remove(TE);
+    if trailers {
+        headers.insert(TE, HeaderValue::from_static("trailers"));
     }
     if let Some(protocol) = upgrade_to {
         headers.insert(UPGRADE, protocol);

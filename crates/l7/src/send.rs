@@ -6,6 +6,7 @@ use crate::mirror::mirror;
 use crate::compile::{Backend, Retry};
 use crate::connection::Downstream;
 use crate::exchange::{Refusal, idempotent};
+use crate::framing::HEAD_LIMIT;
 use crate::headers::{DELIVERY, put, strip_hop, strip_internal};
 use crate::reason::Reason;
 use crate::record::Record;
@@ -352,7 +353,7 @@ impl Work<'_> {
         }
         let (tell, go) = oneshot::channel();
         let limit = Box::pin(tokio::time::sleep(CONTINUE));
-        (Outgoing::Waiting(body.attempt(), Wait { go, limit }), Some(tell))
+        (Outgoing::Waiting(body.attempt(), Wait { go, limit, over: false }), Some(tell))
     }
 }
 
@@ -490,6 +491,10 @@ fn judged(
     held: Held,
     uses: Use,
 ) -> Result<Answered, Failure> {
+    if head_size(response.headers()) > HEAD_LIMIT {
+        let detail = format!("the head of the answer is larger than {HEAD_LIMIT} bytes");
+        return Err(Failure { last_word: true, ..Failure::new(Reason::BadResponse, detail, false) });
+    }
     let status = response.status();
     let told = response.headers().get(DELIVERY).map(|v| v.as_bytes() == b"none");
     // Only a proxy of the mesh is believed, and it says so of its own answers alone.
@@ -513,6 +518,11 @@ fn judged(
         return Err(Failure { answered: Some(Box::new(answered)), ..failure });
     }
     Ok(answered)
+}
+
+/// Bytes of a head's fields, as they are written.
+fn head_size(headers: &http::HeaderMap) -> usize {
+    headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 4).sum()
 }
 
 fn observe(work: &Work<'_>, aim: &Aim, status: Option<u16>) {

@@ -149,7 +149,7 @@ impl Pool {
             Version::Http1 => {
                 let (sender, connection) = http1::Builder::new()
                     .max_headers(FIELD_LIMIT)
-                    .max_buf_size(HEAD_LIMIT)
+                    .max_buf_size(HEAD_LIMIT * 2)
                     .handshake(io)
                     .await
                     .map_err(fail)?;

@@ -1,5 +1,9 @@
 //! What runs inside pods: small clients and servers that misbehave, or do not, on order.
 
+mod client;
+mod recorder;
+mod server;
+
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::Arc;
@@ -21,6 +25,12 @@ pub fn run(args: &[String]) {
                 let _ = stream.write_all(&vec![b'.'; 10_000_000]);
             }
         }),
+        ["http", port] => server::run(port),
+        ["recorder", port] => recorder::run(port),
+        ["raw", address, bytes] => client::raw(address, bytes),
+        ["raws", address, list] => client::raws(address, list),
+        ["protocols", address] => client::protocols(address),
+        ["large", address, mib] => client::large(address, mib),
         ["first-line", address] => {
             let mut line = String::new();
             BufReader::new(TcpStream::connect(address).unwrap()).read_line(&mut line).unwrap();

@@ -12,6 +12,7 @@ mod guide;
 mod lab;
 mod messages;
 mod peers;
+mod smuggling;
 mod support;
 mod tool;
 mod traffic;
@@ -36,6 +37,7 @@ fn main() {
         lab::TESTS,
         messages::TESTS,
         peers::TESTS,
+        smuggling::TESTS,
         traffic::TESTS,
     ]
     .concat();

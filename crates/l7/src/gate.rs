@@ -17,6 +17,9 @@ const READ: usize = 16 << 10;
 /// Stands for a message that was refused.
 const STAND_IN: &[u8] = b"GET / HTTP/1.1\r\nhost: refused\r\nconnection: close\r\n\r\n";
 
+/// Neither a chunk's size, nor its end, nor a trailer.
+const NO_CHUNK: &[u8] = b"\0\r\n\r\n";
+
 const UNDECIDED: u8 = 0;
 const STAYS: u8 = 1;
 const CHANGES: u8 = 2;
@@ -84,15 +87,19 @@ impl<T> Gate<T> {
         Self { inner, framer: Framer::default(), input: BytesMut::new(), ready: 0, refused: false, verdicts }
     }
 
-    fn judge(&mut self) -> io::Result<()> {
+    fn judge(&mut self) {
         let fresh = self.input.get(self.ready..).unwrap_or_default();
         let (passed, violation) = self.framer.pass(fresh);
         self.ready += passed;
         match violation {
             None => {}
             Some(why) if self.framer.in_body() => {
-                // The request is under way: its body fails.
-                return Err(io::Error::new(io::ErrorKind::InvalidData, why.to_string()));
+                // The request is under way: no parser takes this for a chunk, so that its body fails and it can be answered.
+                tracing::debug!(%why, "a request's body is malformed");
+                self.input.truncate(self.ready);
+                self.input.extend_from_slice(NO_CHUNK);
+                self.ready = self.input.len();
+                self.refused = true;
             }
             Some(why) => {
                 self.verdicts.refuse(self.framer.heads + 1, why);
@@ -102,7 +109,6 @@ impl<T> Gate<T> {
                 self.refused = true;
             }
         }
-        Ok(())
     }
 }
 
@@ -130,14 +136,14 @@ impl<T: AsyncRead + Unpin> AsyncRead for Gate<T> {
                     UNDECIDED => return Poll::Pending,
                     decided => this.framer.decided(decided == CHANGES),
                 }
-                this.judge()?;
+                this.judge();
                 continue;
             }
             this.input.reserve(READ);
             if ready!(poll_read_buf(Pin::new(&mut this.inner), cx, &mut this.input))? == 0 {
                 return Poll::Ready(Ok(()));
             }
-            this.judge()?;
+            this.judge();
         }
     }
 }

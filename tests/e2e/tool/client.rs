@@ -25,7 +25,7 @@ pub fn raw(address: &str, encoded: &str) {
 pub fn raws(address: &str, list: &str) {
     for encoded in list.split(',') {
         let bytes = base64::engine::general_purpose::STANDARD.decode(encoded).unwrap();
-        let answer = exchange(address, &bytes, Duration::from_millis(250));
+        let answer = said(address, &bytes);
         let statuses: Vec<&str> =
             answer.lines().filter_map(|l| l.strip_prefix("HTTP/1.")?.get(2..5)).collect();
         println!("{}", if statuses.is_empty() { "closed".to_owned() } else { statuses.join(" ") });
@@ -37,6 +37,17 @@ fn connect(address: &str) -> TcpStream {
     stream.set_nodelay(true).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     stream
+}
+
+/// Sends bytes and the end; what comes back.
+fn said(address: &str, bytes: &[u8]) -> String {
+    let mut stream = connect(address);
+    if stream.write_all(bytes).and_then(|()| stream.shutdown(Shutdown::Write)).is_err() {
+        return String::new();
+    }
+    let mut seen = Vec::new();
+    let _ = stream.read_to_end(&mut seen);
+    String::from_utf8_lossy(&seen).into_owned()
 }
 
 fn exchange(address: &str, bytes: &[u8], silence: Duration) -> String {

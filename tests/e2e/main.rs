@@ -12,6 +12,7 @@ mod guide;
 mod lab;
 mod messages;
 mod peers;
+mod routes;
 mod smuggling;
 mod support;
 mod tool;
@@ -37,6 +38,7 @@ fn main() {
         lab::TESTS,
         messages::TESTS,
         peers::TESTS,
+        routes::TESTS,
         smuggling::TESTS,
         traffic::TESTS,
     ]

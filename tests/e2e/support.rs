@@ -122,6 +122,15 @@ impl Lab {
         text
     }
 
+    /// Applies manifests, whatever comes of it.
+    pub fn try_apply(&self, manifests: &str) -> Output {
+        let mut command = trysail(self.user);
+        command.args(["lab", "--name", &self.name, "apply", "-f", "-"]).stdin(Stdio::piped());
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        std::io::Write::write_all(&mut child.stdin.take().unwrap(), manifests.as_bytes()).unwrap();
+        child.wait_with_output().unwrap()
+    }
+
     /// Applies manifests.
     pub fn apply(&self, manifests: &str) {
         let mut command = trysail(self.user);

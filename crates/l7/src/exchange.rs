@@ -115,6 +115,9 @@ impl Passed {
 
 impl Drop for Passed {
     fn drop(&mut self) {
+        if self.body.is_end_stream() {
+            self.finish(None);
+        }
         if let Some(record) = &mut self.record {
             record.sent = self.sent;
             record.received = self.held.received();
@@ -145,6 +148,10 @@ impl Body for Answer {
                     Some(Ok(frame)) => {
                         if let Some(data) = frame.data_ref() {
                             passed.sent += data.len() as u64;
+                            // Whoever writes a body of known length does not ask for its end.
+                            if passed.body.is_end_stream() {
+                                passed.finish(None);
+                            }
                         } else {
                             passed.finish(frame.trailers_ref());
                         }
@@ -327,7 +334,9 @@ async fn exchange(
             return Ok(own);
         }
     }
-    let origin = (parts.headers.clone(), parts.version);
+    // Only a rule of cross-origin sharing looks at the request again.
+    let shared = routed.route.as_ref().is_some_and(|r| r.cors.is_some());
+    let origin = (if shared { parts.headers.clone() } else { HeaderMap::new() }, parts.version);
     let backend = match &routed.route {
         Some(route) => Some(backend(route)?),
         None => None,

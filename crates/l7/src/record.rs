@@ -10,9 +10,10 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::histogram::Histogram;
 use serde_json::json;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Instant, SystemTime};
-use trysail_api::ids::SpiffeId;
+use trysail_api::ids::{ServiceKey, SpiffeId, WorkloadUid};
 use trysail_base::metrics::Metrics;
 use trysail_mesh::{Service, Workload};
 
@@ -65,6 +66,30 @@ pub struct RequestMetrics {
     request_bytes: Family<Labels, Histogram, fn() -> Histogram>,
     response_bytes: Family<Labels, Histogram, fn() -> Histogram>,
     retries: Family<Again, Counter>,
+    /// The series of label sets that were met, so that a request makes none of its own.
+    met: Arc<RwLock<HashMap<SeriesKey, Arc<Series>>>>,
+}
+
+/// Series that are remembered; beyond that they are looked up by their labels again.
+const MET: usize = 10_000;
+
+/// What a label set is made of.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct SeriesKey {
+    reporter: Reporter,
+    ends: (Option<WorkloadUid>, Option<WorkloadUid>),
+    identities: (Option<SpiffeId>, Option<SpiffeId>),
+    service: Option<ServiceKey>,
+    outcome: (u16, Reason, bool, bool),
+    grpc_status: Option<String>,
+}
+
+/// The metrics of one label set.
+struct Series {
+    requests: Counter,
+    durations: Histogram,
+    request_bytes: Histogram,
+    response_bytes: Histogram,
 }
 
 /// Why a request was tried again.
@@ -93,6 +118,7 @@ impl RequestMetrics {
             request_bytes: Family::new_with_constructor(bytes as fn() -> Histogram),
             response_bytes: Family::new_with_constructor(bytes as fn() -> Histogram),
             retries: Family::default(),
+            met: Arc::default(),
         };
         metrics.register(|r| {
             r.register("istio_requests", "Requests", own.requests.clone());
@@ -102,6 +128,25 @@ impl RequestMetrics {
             r.register("trysail_retries", "Requests that were tried again, by reason", own.retries.clone());
         });
         own
+    }
+
+    fn series(&self, key: SeriesKey, labels: impl FnOnce() -> Labels) -> Arc<Series> {
+        if let Some(series) = self.met.read().unwrap_or_else(PoisonError::into_inner).get(&key) {
+            return series.clone();
+        }
+        let labels = labels();
+        let series = Arc::new(Series {
+            requests: self.requests.get_or_create(&labels).clone(),
+            durations: self.durations.get_or_create(&labels).clone(),
+            request_bytes: self.request_bytes.get_or_create(&labels).clone(),
+            response_bytes: self.response_bytes.get_or_create(&labels).clone(),
+        });
+        let mut met = self.met.write().unwrap_or_else(PoisonError::into_inner);
+        if met.len() >= MET {
+            met.clear();
+        }
+        met.insert(key, series.clone());
+        series
     }
 
     /// Counts a try.
@@ -247,23 +292,35 @@ impl Record {
         if std::mem::replace(&mut self.done, true) {
             return;
         }
-        let labels = self.labels();
-        let metrics = &self.sinks.metrics;
         let elapsed = self.began.elapsed();
-        metrics.requests.get_or_create(&labels).inc();
-        metrics.durations.get_or_create(&labels).observe(elapsed.as_secs_f64() * 1000.0);
-        metrics.request_bytes.get_or_create(&labels).observe(self.received as f64);
-        metrics.response_bytes.get_or_create(&labels).observe(self.sent as f64);
+        let series = self.sinks.metrics.series(self.key(), || self.labels());
+        series.requests.inc();
+        series.durations.observe(elapsed.as_secs_f64() * 1000.0);
+        series.request_bytes.observe(self.received as f64);
+        series.response_bytes.observe(self.sent as f64);
         let wanted = match self.sinks.logged {
             AccessLog::All => true,
             AccessLog::Failures => self.reason != Reason::None || !self.noted.is_empty(),
             AccessLog::Off => false,
         };
         if wanted && self.sinks.access.is_on() {
-            self.sinks.access.write(self.line(&labels, elapsed));
+            self.sinks.access.write(self.line(&self.labels(), elapsed));
         }
         if let Some(context) = self.trace.take().filter(|c| c.sampled && self.sinks.tracer.is_on()) {
-            self.sinks.tracer.finish(self.span(context, &labels, elapsed));
+            self.sinks.tracer.finish(self.span(context, &self.labels(), elapsed));
+        }
+    }
+
+    /// What the labels depend on, cheaper to make than they are.
+    fn key(&self) -> SeriesKey {
+        let uid = |end: &End| end.workload.as_ref().map(|w| w.uid.clone());
+        SeriesKey {
+            reporter: self.reporter,
+            ends: (uid(&self.source), uid(&self.destination)),
+            identities: (self.source.identity.clone(), self.destination.identity.clone()),
+            service: self.service.as_ref().map(|s| s.key.clone()),
+            outcome: (self.status, self.reason, self.grpc, self.mutual),
+            grpc_status: self.grpc_status.clone(),
         }
     }
 

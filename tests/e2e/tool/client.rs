@@ -21,6 +21,12 @@ pub fn raw(address: &str, encoded: &str) {
     print!("{}", exchange(address, &bytes, Duration::from_millis(700)));
 }
 
+/// Sends bytes and prints the whole answer, until the far end closes.
+pub fn whole(address: &str, encoded: &str) {
+    let bytes = base64::engine::general_purpose::STANDARD.decode(encoded).unwrap();
+    print!("{}", said(address, &bytes));
+}
+
 /// Sends many, each on a connection of its own; prints the statuses of each, one line each.
 pub fn raws(address: &str, list: &str) {
     for encoded in list.split(',') {

@@ -25,9 +25,11 @@ pub fn run(args: &[String]) {
                 let _ = stream.write_all(&vec![b'.'; 10_000_000]);
             }
         }),
-        ["http", port] => server::run(port),
+        ["http", port] => server::run(port, ""),
+        ["http", port, name] => server::run(port, name),
         ["recorder", port] => recorder::run(port),
         ["raw", address, bytes] => client::raw(address, bytes),
+        ["raws-whole", address, bytes] => client::whole(address, bytes),
         ["raws", address, list] => client::raws(address, list),
         ["protocols", address] => client::protocols(address),
         ["large", address, mib] => client::large(address, mib),

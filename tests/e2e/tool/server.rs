@@ -14,6 +14,12 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 type Answer = Response<BoxBody<Bytes, std::io::Error>>;
 
+/// What this server says of itself in its answers.
+static NAME: std::sync::OnceLock<String> = std::sync::OnceLock::new();
+/// Requests that asked for `/flaky`.
+static FLAKY: AtomicU64 = AtomicU64::new(0);
+/// Requests of a path beginning with `/mirrored`.
+static MIRRORED: AtomicU64 = AtomicU64::new(0);
 /// Requests whose body ended with an error.
 static ABORTED: AtomicU64 = AtomicU64::new(0);
 
@@ -22,7 +28,8 @@ fn full(text: impl Into<Bytes>) -> BoxBody<Bytes, std::io::Error> {
 }
 
 /// Serves until it is killed.
-pub fn run(port: &str) {
+pub fn run(port: &str, name: &str) {
+    NAME.set(name.to_owned()).unwrap();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     runtime.block_on(async {
         let listener = tokio::net::TcpListener::bind(format!("0.0.0.0:{port}")).await.unwrap();
@@ -71,6 +78,18 @@ async fn answer(mut request: Request<Incoming>) -> Answer {
         "/count" => return count(request).await,
         "/bytes" => return stream(number(&request, "mib")),
         "/trailers" => return trailers(),
+        // The first two tries of three fail.
+        "/flaky" if FLAKY.fetch_add(1, Ordering::SeqCst) % 3 != 2 => status(StatusCode::SERVICE_UNAVAILABLE),
+        "/503" => status(StatusCode::SERVICE_UNAVAILABLE),
+        "/slow" => {
+            tokio::time::sleep(std::time::Duration::from_millis(number(&request, "ms") as u64)).await;
+            Response::new(full("slept"))
+        }
+        "/mirrors" => Response::new(full(MIRRORED.load(Ordering::SeqCst).to_string())),
+        path if path.starts_with("/mirrored") => {
+            MIRRORED.fetch_add(1, Ordering::SeqCst);
+            Response::new(full("copied"))
+        }
         "/401" => status(StatusCode::UNAUTHORIZED),
         "/417" => status(StatusCode::EXPECTATION_FAILED),
         "/204" => status(StatusCode::NO_CONTENT),
@@ -87,7 +106,8 @@ async fn answer(mut request: Request<Incoming>) -> Answer {
             response
         }
         _ => Response::new(full(format!(
-            "{} {} {:?} host={} headers={}",
+            "{}{} {} {:?} host={} headers={}",
+            NAME.get().filter(|n| !n.is_empty()).map(|n| format!("{n}: ")).unwrap_or_default(),
             request.method(),
             request.uri().path_and_query().map_or("", |p| p.as_str()),
             request.version(),
@@ -95,6 +115,9 @@ async fn answer(mut request: Request<Incoming>) -> Answer {
             listed(request.headers()),
         ))),
     };
+    #[allow(clippy::disallowed_methods)]
+    let pod = std::env::var("HOSTNAME").unwrap_or_default();
+    response.headers_mut().insert("x-pod", pod.parse().unwrap());
     if request.method() == Method::HEAD {
         let length = response.body().size_hint().exact().unwrap_or(0);
         response.headers_mut().insert("content-length", length.into());

@@ -5,11 +5,13 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 mod access;
+mod authorization;
 mod churn;
 mod control;
 mod engine;
 mod guide;
 mod lab;
+mod matrix;
 mod messages;
 mod peers;
 mod routes;
@@ -31,11 +33,13 @@ fn main() {
     arguments.test_threads = Some(1);
     let tests: Vec<Test> = [
         access::TESTS,
+        authorization::TESTS,
         churn::TESTS,
         control::TESTS,
         engine::TESTS,
         guide::TESTS,
         lab::TESTS,
+        matrix::TESTS,
         messages::TESTS,
         peers::TESTS,
         routes::TESTS,

@@ -231,7 +231,7 @@ spec:
     route: [{destination: {host: two, port: {number: 8080}}}]
   - match: [{uri: {regex: '/re/[0-9]+'}}, {uri: {exact: /CASE}, ignoreUriCase: true}]
     route: [{destination: {host: two}}]
-  - match: [{uri: {prefix: /headers}, headers: {x-env: {prefix: pro}, x-any: {}}, withoutHeaders: {x-not: {exact: 'yes'}}}]
+  - match: [{uri: {prefix: /named}, headers: {x-env: {prefix: pro}, x-any: {}}, withoutHeaders: {x-not: {exact: 'yes'}}}]
     route: [{destination: {host: two}}]
   - match: [{uri: {prefix: /query}, queryParams: {v: {exact: '2'}}}]
     route: [{destination: {host: two}}]
@@ -269,7 +269,7 @@ spec:
     route: [{destination: {host: app}}]
   - match: [{uri: {prefix: /flaky}}]
     retries: {attempts: 3, perTryTimeout: 2s, retryOn: '503,reset,connect-failure'}
-    route: [{destination: {host: app}}]
+    route: [{destination: {host: app, subset: blue}}]
   - match: [{uri: {prefix: /503}}]
     retries: {attempts: 0}
     route: [{destination: {host: app}}]
@@ -300,9 +300,9 @@ const VIRTUAL_ROWS: &[Row] = &[
     ("GET /re/42", 200, &["two:"]),
     ("GET /re/42x", 200, &["!two:"]),
     ("GET /case", 200, &["two:"]),
-    ("GET /headers\nx-env: prod\nx-any: 1", 200, &["two:"]),
-    ("GET /headers\nx-env: prod", 200, &["!two:"]),
-    ("GET /headers\nx-env: prod\nx-any: 1\nx-not: yes", 200, &["!two:"]),
+    ("GET /named\nx-env: prod\nx-any: 1", 200, &["two:"]),
+    ("GET /named\nx-env: prod", 200, &["!two:"]),
+    ("GET /named\nx-env: prod\nx-any: 1\nx-not: yes", 200, &["!two:"]),
     ("GET /query?v=2", 200, &["two:"]),
     ("GET /query?v=3", 200, &["!two:"]),
     ("PUT /method", 200, &["two:"]),

@@ -14,13 +14,16 @@ pub const TESTS: &[Test] = &[
 ];
 
 fn policy(namespace: &str, name: &str, spec: &str) -> String {
-    format!("---\napiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\nmetadata: {{name: {name}, namespace: {namespace}}}\nspec: {spec}\n")
+    format!(
+        "---\napiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\nmetadata: {{name: {name}, namespace: {namespace}}}\nspec: {spec}\n"
+    )
 }
 
 const TO_APP: &str = "targetRefs: [{group: '', kind: Service, name: app}]";
 
 fn app(namespace: &str) -> String {
-    tool_app(namespace, "app", "http, '8080'", 8080).replace("ports: [{port: 8080}]", "ports: [{name: http, port: 8080}]")
+    tool_app(namespace, "app", "http, '8080'", 8080)
+        .replace("ports: [{port: 8080}]", "ports: [{name: http, port: 8080}]")
 }
 
 fn http(user: User) {
@@ -69,7 +72,11 @@ fn http(user: User) {
             }
         }
         // DENY before ALLOW; AUDIT and a dry run change nothing.
-        lab.apply(&policy(ns, "deny", &format!("{{{target}, action: DENY, rules: [{{to: [{{operation: {{paths: ['/public/secret*']}}}}]}}]}}")));
+        lab.apply(&policy(
+            ns,
+            "deny",
+            &format!("{{{target}, action: DENY, rules: [{{to: [{{operation: {{paths: ['/public/secret*']}}}}]}}]}}"),
+        ));
         lab.apply(&policy(ns, "audit", &format!("{{{target}, action: AUDIT, rules: [{{}}]}}")));
         lab.until_call((ns, "client"), "http://app:8080/public/secret", 403);
         assert_eq!(ask(&lab, ns, "app:8080", "GET /public/a").status, 200);
@@ -93,12 +100,22 @@ fn caller(user: User) {
     let url = "http://app.l7:8080/hello";
     lab.until_call(("c", "client"), url, 200);
     // At the destination's node, by the pod's labels: the waypoint does not evaluate it, and is not the caller.
-    lab.apply(&policy("l7", "callers", "{selector: {matchLabels: {app: app}}, rules: [{from: [{source: {principals: [cluster.local/ns/c/sa/web]}}]}]}"));
+    lab.apply(&policy(
+        "l7",
+        "callers",
+        "{selector: {matchLabels: {app: app}}, rules: [{from: [{source: {principals: [cluster.local/ns/c/sa/web]}}]}]}",
+    ));
     lab.until_call(("d", "client"), url, 403);
     assert_eq!(lab.call("c", "client", url), 200);
     // By address: the caller's own, not the waypoint's.
     let address = lab.pod("d", "client", "status.podIP");
-    lab.apply(&policy("l7", "callers", &format!("{{selector: {{matchLabels: {{app: app}}}}, rules: [{{from: [{{source: {{ipBlocks: ['{address}']}}}}]}}]}}")));
+    lab.apply(&policy(
+        "l7",
+        "callers",
+        &format!(
+            "{{selector: {{matchLabels: {{app: app}}}}, rules: [{{from: [{{source: {{ipBlocks: ['{address}']}}}}]}}]}}"
+        ),
+    ));
     lab.until_call(("c", "client"), url, 403);
     assert_eq!(lab.call("d", "client", url), 200);
     // The waypoint counts where it is named exactly, and not by a wildcard.
@@ -106,11 +123,20 @@ fn caller(user: User) {
     lab.until_call(("c", "client"), url, 200);
     let direct = format!("http://{}:8080/hello", lab.pod("l7", "app", "status.podIP"));
     assert_eq!(lab.call("c", "client", &direct), -1);
-    lab.apply(&policy("l7", "callers", "{selector: {matchLabels: {app: app}}, rules: [{from: [{source: {principals: ['cluster.local/ns/l7/*']}}]}]}"));
+    lab.apply(&policy(
+        "l7",
+        "callers",
+        "{selector: {matchLabels: {app: app}}, rules: [{from: [{source: {principals: ['cluster.local/ns/l7/*']}}]}]}",
+    ));
     lab.until_call(("c", "client"), url, 403);
     // Whoever states a caller without being the hop of the called speaks for itself.
     lab.lab(&["delete", "authorizationpolicy", "-n", "l7", "callers"]);
-    let said = ask(&lab, "c", "app.l7:8080", "GET /hello\nx-trysail-caller: 10.0.0.1;spiffe://cluster.local/ns/d/sa/web\nx-forwarded-client-cert: URI=spiffe://cluster.local/ns/d/sa/web");
+    let said = ask(
+        &lab,
+        "c",
+        "app.l7:8080",
+        "GET /hello\nx-trysail-caller: 10.0.0.1;spiffe://cluster.local/ns/d/sa/web\nx-forwarded-client-cert: URI=spiffe://cluster.local/ns/d/sa/web",
+    );
     assert!(said.body.contains("URI=spiffe://cluster.local/ns/c/sa/web"), "{}", said.body);
     assert!(!said.body.contains("ns/d/sa/web"), "{}", said.body);
 }
@@ -187,7 +213,9 @@ fn tokens(user: User) {
         ("outside", "l4", "edge-istio.l4:80", edge),
     ] {
         let authentication = |name: &str, rule: &str| {
-            format!("---\napiVersion: security.istio.io/v1\nkind: RequestAuthentication\nmetadata: {{name: {name}, namespace: {ns}}}\nspec: {{{target}, jwtRules: [{rule}]}}\n")
+            format!(
+                "---\napiVersion: security.istio.io/v1\nkind: RequestAuthentication\nmetadata: {{name: {name}, namespace: {ns}}}\nspec: {{{target}, jwtRules: [{rule}]}}\n"
+            )
         };
         lab.until_call((from, "client"), &format!("http://{address}/hello"), 200);
         lab.apply(&authentication("a", &format!("{{issuer: A, jwks: '{}'}}", a.jwks)));
@@ -242,7 +270,11 @@ fn tokens(user: User) {
         // RA6: two rules, each in its own place.
         lab.apply(&authentication("b", &format!("{{issuer: B, jwks: '{}', fromHeaders: [{{name: x-b}}]}}", b.jwks)));
         lab.apply(&authentication("a", &format!("{{issuer: A, jwks: '{}'}}", a.jwks)));
-        lab.apply(&policy(ns, "principals", &format!("{{{target}, rules: [{{from: [{{source: {{requestPrincipals: [A/u, B/u]}}}}]}}]}}")));
+        lab.apply(&policy(
+            ns,
+            "principals",
+            &format!("{{{target}, rules: [{{from: [{{source: {{requestPrincipals: [A/u, B/u]}}}}]}}]}}"),
+        ));
         let at = |field: &str, token: &str| ask(&lab, from, address, &format!("GET /hello\n{field}{token}")).status;
         lab.until("both rules act", || {
             let codes = (status(None).status, at("x-b: ", &b.token(json!({}))));

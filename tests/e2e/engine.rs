@@ -2,10 +2,8 @@
 
 use crate::support::*;
 
-pub const TESTS: &[Test] = &[
-    ("every_protocol_passes_every_hop", protocols),
-    ("large_bodies_pass_in_bounded_memory", large),
-];
+pub const TESTS: &[Test] =
+    &[("every_protocol_passes_every_hop", protocols), ("large_bodies_pass_in_bounded_memory", large)];
 
 /// A Deployment of the tool with these arguments, with a Service of the same name.
 pub fn tool_app(namespace: &str, name: &str, args: &str, port: u16) -> String {
@@ -69,11 +67,8 @@ pub const SIDECAR: &str = "istio-injection: enabled";
 pub const WAYPOINT: &str = "istio.io/dataplane-mode: ambient, istio.io/use-waypoint: waypoint";
 
 /// Hop, namespace of the client, address.
-const HOPS: [(&str, &str, &str); 3] = [
-    ("gateway", "outside", "edge-istio.l4:80"),
-    ("waypoint", "l7", "app:8080"),
-    ("sidecar", "sc", "app:8080"),
-];
+const HOPS: [(&str, &str, &str); 3] =
+    [("gateway", "outside", "edge-istio.l4:80"), ("waypoint", "l7", "app:8080"), ("sidecar", "sc", "app:8080")];
 
 fn manifests(port: &str) -> String {
     [

@@ -35,7 +35,8 @@ fn matrix(user: User) {
     for kind in ["waypoint", "sidecar-waypoint"] {
         manifests += &waypoint(kind);
     }
-    manifests += &waypoint("waypoint-all").replace("{name: waypoint,", "{labels: {istio.io/waypoint-for: all}, name: waypoint,");
+    manifests +=
+        &waypoint("waypoint-all").replace("{name: waypoint,", "{labels: {istio.io/waypoint-for: all}, name: waypoint,");
     let lab = up(user, &manifests);
     let addresses: Vec<String> = KINDS.iter().map(|(kind, _)| lab.pod(kind, "web", "status.podIP")).collect();
     for mode in ["PERMISSIVE", "STRICT"] {

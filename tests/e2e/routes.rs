@@ -48,7 +48,10 @@ fn check(lab: &Lab, from: &str, address: &str, rows: &[Row], wrong: &mut Vec<Str
             None => all.contains(*w),
         };
         if said.status != *status || !wanted.iter().all(|w| fits(w)) {
-            wrong.push(format!("{address}: {request:?}: {} {:?}, not {status} {wanted:?}\n{all}", said.status, said.body));
+            wrong.push(format!(
+                "{address}: {request:?}: {} {:?}, not {status} {wanted:?}\n{all}",
+                said.status, said.body
+            ));
         }
     }
 }
@@ -159,15 +162,32 @@ const HTTP_ROWS: &[Row] = &[
     ("GET /match?v=2", 200, &["two:"]),
     ("GET /match?v=3", 404, &[]),
     ("DELETE /match", 200, &["two: DELETE"]),
-    ("GET /change\nx-set: was\nx-add: was\nx-gone: was", 200, &["x-set=s", "!x-set=was", "x-add=was", "x-add=a", "!x-gone", "x-backend=b", "x-out: o"]),
+    (
+        "GET /change\nx-set: was\nx-add: was\nx-gone: was",
+        200,
+        &["x-set=s", "!x-set=was", "x-add=was", "x-add=a", "!x-gone", "x-backend=b", "x-out: o"],
+    ),
     ("GET /rewrite/prefix/rest?q=1", 200, &["one: GET /new/rest?q=1", "host=other.example"]),
     ("GET /rewrite/full/rest", 200, &["one: GET /whole "]),
     ("GET /go/host/x?q=1", 301, &["location: http://other.example/go/host/x?q=1"]),
     ("GET /go/scheme", 302, &["location: https://app/go/scheme"]),
     ("GET /go/port", 307, &["location: http://app:8443/go/port"]),
     ("GET /go/path/x", 308, &["location: http://app/there/x"]),
-    ("OPTIONS /cors\norigin: https://a.example\naccess-control-request-method: PUT", 200, &["access-control-allow-origin: https://a.example", "access-control-allow-methods: get, put", "access-control-max-age: 60", "access-control-allow-credentials: true"]),
-    ("GET /cors\norigin: https://a.example", 200, &["access-control-allow-origin: https://a.example", "access-control-expose-headers: x-b"]),
+    (
+        "OPTIONS /cors\norigin: https://a.example\naccess-control-request-method: PUT",
+        200,
+        &[
+            "access-control-allow-origin: https://a.example",
+            "access-control-allow-methods: get, put",
+            "access-control-max-age: 60",
+            "access-control-allow-credentials: true",
+        ],
+    ),
+    (
+        "GET /cors\norigin: https://a.example",
+        200,
+        &["access-control-allow-origin: https://a.example", "access-control-expose-headers: x-b"],
+    ),
     ("GET /cors\norigin: https://b.example", 200, &["!access-control-allow-origin"]),
     ("GET /slow?ms=10", 200, &["slept"]),
     ("GET /slow?ms=2000", 504, &["x-trysail-reason: timeout"]),
@@ -312,7 +332,11 @@ const VIRTUAL_ROWS: &[Row] = &[
     ("GET /subset", 200, &["blue:"]),
     ("GET /subset?again", 200, &["blue:"]),
     ("GET /nosubset", 500, &["invalid_backend"]),
-    ("GET /change\nx-set: was\nx-add: was\nx-gone: was", 200, &["x-set=s", "!x-set=was", "x-add=was", "x-add=a", "!x-gone", "x-backend=b", "x-out: o"]),
+    (
+        "GET /change\nx-set: was\nx-add: was\nx-gone: was",
+        200,
+        &["x-set=s", "!x-set=was", "x-add=was", "x-add=a", "!x-gone", "x-backend=b", "x-out: o"],
+    ),
     ("GET /rewrite/rest?q=1", 200, &["GET /new/rest?q=1", "host=other.example"]),
     ("GET /regex/abc/def", 200, &["GET /def/abc"]),
     ("GET /go/x", 302, &["location: http://other.example/there"]),
@@ -322,7 +346,11 @@ const VIRTUAL_ROWS: &[Row] = &[
     ("GET /slow?ms=2000", 504, &["x-trysail-reason: timeout"]),
     ("GET /flaky", 200, &["GET /flaky"]),
     ("GET /503", 503, &[]),
-    ("OPTIONS /cors\norigin: https://a.example\naccess-control-request-method: GET", 200, &["access-control-allow-origin: https://a.example", "access-control-max-age: 60"]),
+    (
+        "OPTIONS /cors\norigin: https://a.example\naccess-control-request-method: GET",
+        200,
+        &["access-control-allow-origin: https://a.example", "access-control-max-age: 60"],
+    ),
     ("GET /cors\norigin: https://a.other", 200, &["!access-control-allow-origin"]),
     ("GET /missing", 500, &["invalid_backend"]),
     ("GET /anything", 200, &["!two:"]),
@@ -360,9 +388,12 @@ fn virtual_services(user: User) {
 
 fn destination_rules(user: User) {
     let rule = |ns: &str, policy: &str| {
-        format!("---\napiVersion: networking.istio.io/v1\nkind: DestinationRule\nmetadata: {{name: app, namespace: {ns}}}\nspec: {{host: app, trafficPolicy: {policy}}}\n")
+        format!(
+            "---\napiVersion: networking.istio.io/v1\nkind: DestinationRule\nmetadata: {{name: app, namespace: {ns}}}\nspec: {{host: app, trafficPolicy: {policy}}}\n"
+        )
     };
-    let one = |ns: &str| [app(ns, "app").replacen("spec:\n", "spec:\n  replicas: 3\n", 1), client(ns, "default")].concat();
+    let one =
+        |ns: &str| [app(ns, "app").replacen("spec:\n", "spec:\n  replicas: 3\n", 1), client(ns, "default")].concat();
     let manifests =
         [namespace("l7", WAYPOINT), namespace("sc", SIDECAR), waypoint("l7"), one("l7"), one("sc")].concat();
     let lab = up(user, &manifests);
@@ -370,8 +401,10 @@ fn destination_rules(user: User) {
         // The endpoint that answered, by the pod's own name in the answer.
         let answered = |request: &str| ask(&lab, ns, "app:8080", request).head;
         let hosts = |requests: &[String]| {
-            let mut seen: Vec<String> =
-                requests.iter().map(|r| answered(r).lines().find(|l| l.starts_with("x-pod:")).unwrap_or_default().to_owned()).collect();
+            let mut seen: Vec<String> = requests
+                .iter()
+                .map(|r| answered(r).lines().find(|l| l.starts_with("x-pod:")).unwrap_or_default().to_owned())
+                .collect();
             seen.sort();
             seen.dedup();
             seen
@@ -401,7 +434,10 @@ fn destination_rules(user: User) {
             let both = codes.contains_key("503") && codes.contains_key("200");
             if both && codes.len() == 2 { Ok(()) } else { Err(format!("{codes:?}")) }
         });
-        lab.apply(&rule(ns, "{outlierDetection: {consecutive5xxErrors: 2, baseEjectionTime: 30s, maxEjectionPercent: 50}}"));
+        lab.apply(&rule(
+            ns,
+            "{outlierDetection: {consecutive5xxErrors: 2, baseEjectionTime: 30s, maxEjectionPercent: 50}}",
+        ));
         lab.until("an endpoint that fails is left out", || {
             for _ in 0..8 {
                 ask(&lab, ns, "app:8080", "POST /503");
@@ -414,9 +450,21 @@ fn destination_rules(user: User) {
 
 fn nonsense(user: User) {
     let lab = up(user, &namespace("m", AMBIENT));
-    let route = |rule: &str| format!("apiVersion: gateway.networking.k8s.io/v1\nkind: HTTPRoute\nmetadata: {{name: r, namespace: m}}\nspec:\n  parentRefs: [{{name: g}}]\n  rules: [{rule}]\n");
-    let service = |http: &str| format!("apiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {{name: v, namespace: m}}\nspec:\n  hosts: [app]\n  http: [{http}]\n");
-    let rule = |policy: &str| format!("apiVersion: networking.istio.io/v1\nkind: DestinationRule\nmetadata: {{name: d, namespace: m}}\nspec:\n  host: app\n  trafficPolicy: {policy}\n");
+    let route = |rule: &str| {
+        format!(
+            "apiVersion: gateway.networking.k8s.io/v1\nkind: HTTPRoute\nmetadata: {{name: r, namespace: m}}\nspec:\n  parentRefs: [{{name: g}}]\n  rules: [{rule}]\n"
+        )
+    };
+    let service = |http: &str| {
+        format!(
+            "apiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {{name: v, namespace: m}}\nspec:\n  hosts: [app]\n  http: [{http}]\n"
+        )
+    };
+    let rule = |policy: &str| {
+        format!(
+            "apiVersion: networking.istio.io/v1\nkind: DestinationRule\nmetadata: {{name: d, namespace: m}}\nspec:\n  host: app\n  trafficPolicy: {policy}\n"
+        )
+    };
     let to = "backendRefs: [{name: a, port: 80}]";
     for (manifest, field) in [
         (route(&format!("{{matches: [{{path: {{type: Regex, value: /}}}}], {to}}}")), "spec.rules[0].matches[0].path.type"),

@@ -15,7 +15,8 @@ const INNER: &str = "GET /secret HTTP/1.1\r\nhost: app\r\n\r\n";
 
 fn framing() -> Vec<Vector> {
     let hidden = "GET /admin HTTP/1.1\r\nhost: app\r\n\r\n";
-    let post = |fields: &str, body: &str| format!("POST /public HTTP/1.1\r\nhost: app\r\n{fields}\r\n{body}").into_bytes();
+    let post =
+        |fields: &str, body: &str| format!("POST /public HTTP/1.1\r\nhost: app\r\n{fields}\r\n{body}").into_bytes();
     let both = format!("0\r\n\r\n{hidden}");
     let mut out: Vec<(&str, Vec<u8>, &'static str)> = vec![
         ("CL.TE", post("content-length: 6\r\ntransfer-encoding: chunked\r\n", &both), "400"),
@@ -73,8 +74,16 @@ fn framing() -> Vec<Vector> {
         ("host as a trailer", post("transfer-encoding: chunked\r\n", "0\r\nhost: admin\r\n\r\n"), "400"),
         ("GET with a body that is a request", format!("GET /public HTTP/1.1\r\nhost: app\r\ncontent-length: {}\r\n\r\n{INNER}", INNER.len()).into_bytes(), "200"),
     ];
-    out.push(("pipelined, the second denied", b"GET /public HTTP/1.1\r\nhost: app\r\n\r\nGET /admin HTTP/1.1\r\nhost: app\r\n\r\n".to_vec(), "200 403"));
-    out.push(("pipelined, the second malformed", b"GET /public HTTP/1.1\r\nhost: app\r\n\r\nGET /admin\r\n\r\n".to_vec(), "200 400"));
+    out.push((
+        "pipelined, the second denied",
+        b"GET /public HTTP/1.1\r\nhost: app\r\n\r\nGET /admin HTTP/1.1\r\nhost: app\r\n\r\n".to_vec(),
+        "200 403",
+    ));
+    out.push((
+        "pipelined, the second malformed",
+        b"GET /public HTTP/1.1\r\nhost: app\r\n\r\nGET /admin\r\n\r\n".to_vec(),
+        "200 400",
+    ));
     out.into_iter().map(|(name, bytes, status)| (name.to_owned(), bytes, status)).collect()
 }
 
@@ -178,7 +187,10 @@ spec:
 fn vectors(user: User) {
     let all: Vec<Vector> = [framing(), lines(), paths()].concat();
     assert!(all.len() >= 60, "{}", all.len());
-    let app = |ns| tool_app(ns, "app", "recorder, '8080'", 8080).replace("ports: [{port: 8080}]", "ports: [{name: http, port: 8080}]");
+    let app = |ns| {
+        tool_app(ns, "app", "recorder, '8080'", 8080)
+            .replace("ports: [{port: 8080}]", "ports: [{name: http, port: 8080}]")
+    };
     let manifests = [
         namespace("outside", ""),
         namespace("l4", AMBIENT),
@@ -205,7 +217,11 @@ fn vectors(user: User) {
     for (from, address) in [("outside", "edge-istio.l4:80"), ("l7", "app:8080"), ("sc", "app:8080")] {
         lab.until_call((from, "client"), &format!("http://{address}/admin"), 403);
         lab.until_call((from, "client"), &format!("http://{address}/public"), 200);
-        lab.exec(from, "client", &[tool(), "tool", "raw", address, &engine.encode("GET /recorded HTTP/1.1\r\nhost: app\r\n\r\n")]);
+        lab.exec(
+            from,
+            "client",
+            &[tool(), "tool", "raw", address, &engine.encode("GET /recorded HTTP/1.1\r\nhost: app\r\n\r\n")],
+        );
         let (_, text) = lab.exec(from, "client", &[tool(), "tool", "raws", address, &list]);
         let answers: Vec<&str> = text.lines().collect();
         assert_eq!(answers.len(), all.len(), "{text}");
@@ -214,8 +230,11 @@ fn vectors(user: User) {
                 wrong.push(format!("{address}, {name}: {answer}, not {wanted}"));
             }
         }
-        let (_, seen) =
-            lab.exec(from, "client", &[tool(), "tool", "raw", address, &engine.encode("GET /recorded HTTP/1.1\r\nhost: app\r\n\r\n")]);
+        let (_, seen) = lab.exec(
+            from,
+            "client",
+            &[tool(), "tool", "raw", address, &engine.encode("GET /recorded HTTP/1.1\r\nhost: app\r\n\r\n")],
+        );
         assert!(seen.contains("GET /public"), "{address}: the recorder has heard nothing: {seen}");
         for line in seen.lines().filter(|l| l.contains("admin")) {
             wrong.push(format!("{address}: this reached the application: {line}"));

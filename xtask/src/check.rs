@@ -30,8 +30,12 @@ const EDGES: &[(&str, &[&str])] = &[
 /// Crates whose whole dependency tree is free of an asynchronous runtime.
 const PURE: &[&str] = &["api", "policy", "wire", "mesh"];
 /// A dependency and the only crates that may have it directly.
-const RESERVED: &[(&str, &[&str])] =
-    &[("rtnetlink", &["netns"]), ("kube", &["cluster"]), ("hyper", &["base", "load", "lab", "l7"]), ("anyhow", &["trysail"])];
+const RESERVED: &[(&str, &[&str])] = &[
+    ("rtnetlink", &["netns"]),
+    ("kube", &["cluster"]),
+    ("hyper", &["base", "load", "lab", "l7"]),
+    ("anyhow", &["trysail"]),
+];
 const LONGEST_FILE: usize = 600;
 
 /// Runs every check and reports all findings together.

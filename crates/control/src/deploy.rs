@@ -11,7 +11,9 @@ use trysail_api::k8s_openapi::api::core::v1::{
 };
 use trysail_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta, OwnerReference};
 use trysail_api::k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
-use trysail_api::labels::{DATAPLANE_MODE, GATEWAY_CLASS, GATEWAY_MANAGED, GATEWAY_NAME, SIDECAR_INJECT, WAYPOINT_PORT};
+use trysail_api::labels::{
+    DATAPLANE_MODE, GATEWAY_CLASS, GATEWAY_MANAGED, GATEWAY_NAME, SIDECAR_INJECT, WAYPOINT_PORT,
+};
 use trysail_api::object::Object;
 
 /// The longest name of a Service (RFC 1035 label).

@@ -56,7 +56,9 @@ fn settings(config: &str) -> Vec<EnvVar> {
         match key {
             "terminationDrainDuration" => out.push(env("TERMINATION_DRAIN_DURATION", value)),
             // Keys of proxyMetadata are variables' names.
-            key if !value.is_empty() && key.chars().all(|c| c.is_ascii_uppercase() || c == '_' || c.is_ascii_digit()) => {
+            key if !value.is_empty()
+                && key.chars().all(|c| c.is_ascii_uppercase() || c == '_' || c.is_ascii_digit()) =>
+            {
                 out.push(env(key, value));
             }
             _ => {}
@@ -98,7 +100,8 @@ pub fn container(role: Proxy, (gateway, class): (&str, &str)) -> Container {
         port: IntOrString::Int(READY_PORT.into()),
         ..HTTPGetAction::default()
     };
-    let probe = Probe { http_get: Some(ready), period_seconds: Some(1), failure_threshold: Some(4), ..Probe::default() };
+    let probe =
+        Probe { http_get: Some(ready), period_seconds: Some(1), failure_threshold: Some(4), ..Probe::default() };
     let mount = |name: &str, path: &str| VolumeMount {
         name: name.to_owned(),
         mount_path: path.to_owned(),
@@ -112,7 +115,7 @@ pub fn container(role: Proxy, (gateway, class): (&str, &str)) -> Container {
         env: Some(vars),
         readiness_probe: (role != Proxy::Sidecar).then(|| probe.clone()),
         // The application starts when its sidecar serves.
-        startup_probe: (role == Proxy::Sidecar).then(|| Probe { failure_threshold: Some(600), ..probe }),
+        startup_probe: (role == Proxy::Sidecar).then_some(Probe { failure_threshold: Some(600), ..probe }),
         volume_mounts: Some(vec![
             mount("istio-token", "/var/run/secrets/tokens"),
             mount("istiod-ca-cert", "/var/run/secrets/istio"),
@@ -128,14 +131,12 @@ pub fn volumes() -> Vec<Volume> {
         expiration_seconds: Some(43_200),
         path: "istio-token".to_owned(),
     };
-    let projected = |source: VolumeProjection| ProjectedVolumeSource { default_mode: None, sources: Some(vec![source]) };
+    let projected =
+        |source: VolumeProjection| ProjectedVolumeSource { default_mode: None, sources: Some(vec![source]) };
     let token = VolumeProjection { service_account_token: Some(token), ..VolumeProjection::default() };
     let root = ConfigMapProjection { name: ROOT_CONFIG.to_owned(), ..ConfigMapProjection::default() };
     let root = VolumeProjection { config_map: Some(root), ..VolumeProjection::default() };
-    let volume = |name: &str, source| Volume {
-        name: name.to_owned(),
-        projected: Some(projected(source)),
-        ..Volume::default()
-    };
+    let volume =
+        |name: &str, source| Volume { name: name.to_owned(), projected: Some(projected(source)), ..Volume::default() };
     vec![volume("istio-token", token), volume("istiod-ca-cert", root)]
 }

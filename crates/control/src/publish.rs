@@ -1,11 +1,11 @@
 //! What proxies are told: records as resources, with versions and aliases, and the batches that wake their streams.
 
+use crate::translate::Outcome;
 use prost::Message;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, RwLock, RwLockReadGuard};
 use trysail_mesh::codec::{policy_to_wire, service_to_wire, workload_to_wire};
 use trysail_mesh::{Change, Service, Workload};
-use crate::translate::Outcome;
 use trysail_wire::type_urls::{ADDRESS, AUTHORIZATION, L7_GATEWAY, L7_POLICY, L7_SERVICE, L7_TOKENS};
 use trysail_wire::workload::{Address, address::Type};
 use trysail_xds::server::{Batch, Publisher};
@@ -33,7 +33,12 @@ impl Resources {
             let mut state = self.state.write().unwrap_or_else(std::sync::PoisonError::into_inner);
             for resource in &outcome.resources {
                 let (type_url, name) = match &resource.body {
-                    Some(body) => state.put(resource.type_url, resource.name.clone(), body.clone(), resource.alias.iter().cloned().collect()),
+                    Some(body) => state.put(
+                        resource.type_url,
+                        resource.name.clone(),
+                        body.clone(),
+                        resource.alias.iter().cloned().collect(),
+                    ),
                     None => state.remove(resource.type_url, &resource.name),
                 };
                 others.entry(type_url).or_default().insert(name);

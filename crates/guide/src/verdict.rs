@@ -95,10 +95,17 @@ impl Canary {
 pub fn canary(title: &str, seen: &Canary) -> Vec<String> {
     let mut wrong = Vec::new();
     if seen.requests == 0 || seen.failed > 0 {
-        wrong.push(format!("canary {title}: {} of {} requests were not answered by either version", seen.failed, seen.requests));
+        wrong.push(format!(
+            "canary {title}: {} of {} requests were not answered by either version",
+            seen.failed, seen.requests
+        ));
     }
     if seen.followed() != seen.routed {
-        let what = if seen.routed { "the weights were not followed" } else { "the weights had an effect where nothing reads HTTP" };
+        let what = if seen.routed {
+            "the weights were not followed"
+        } else {
+            "the weights had an effect where nothing reads HTTP"
+        };
         wrong.push(format!("canary {title}: {what}: {:.3} instead of {:.3}", seen.observed(), seen.wanted));
     }
     wrong

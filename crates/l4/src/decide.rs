@@ -4,8 +4,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use trysail_api::ids::{SpiffeId, WorkloadUid};
 use trysail_hbone::authority::Authority;
-use trysail_mesh::pick::{NoEndpoint, pick};
 use trysail_mesh::model::Waypoint;
+use trysail_mesh::pick::{NoEndpoint, pick};
 use trysail_mesh::{Health, Protocol, Service, Snapshot, Workload};
 use trysail_policy::authz::{Facts, Verdict, evaluate};
 

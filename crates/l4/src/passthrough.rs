@@ -70,13 +70,8 @@ async fn admit(
     if crate::OWN_PORTS.contains(&to.port()) {
         return Err(PlainError::Refused(Refusal::Port(to.port())));
     }
-    let facts = Facts {
-        source: None,
-        via: None,
-        source_ip: peer.ip(),
-        destination_ip: to.ip(),
-        destination_port: to.port(),
-    };
+    let facts =
+        Facts { source: None, via: None, source_ip: peer.ip(), destination_ip: to.ip(), destination_port: to.port() };
     decide::admit(&snapshot, &workload, &facts).map_err(PlainError::Refused)?;
     let app = to_application(pod, to, peer.ip()).await.map_err(PlainError::Application)?;
     let mut flow = Flow::new(&pod.uid, Direction::Inbound, (peer, to), false);

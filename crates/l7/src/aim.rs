@@ -1,7 +1,7 @@
 //! Where one try of a request goes: endpoint, way, version. Decides, and connects nothing.
 
+use crate::answer::Refusal;
 use crate::connection::{Downstream, Hop};
-use crate::exchange::Refusal;
 use crate::headers;
 use crate::proxy::{Proxy, Role};
 use crate::reason::Reason;
@@ -85,9 +85,9 @@ fn service_aim(
         return Ok(plain_aim(target, version(protocol, &sending.parts, false), Some(workload)));
     }
     let own = &proxy.settings.pod_namespace;
-    let settings = state.traffic(&service.key, own, (port, subset)).map_err(|()| {
-        Refusal::new(Reason::InvalidBackend, format!("{} has no subset {subset:?}", service.key))
-    })?;
+    let settings = state
+        .traffic(&service.key, own, (port, subset))
+        .map_err(|_| Refusal::new(Reason::InvalidBackend, format!("{} has no subset {subset:?}", service.key)))?;
     let wanted = Wanted { service: service.key.clone(), port, subset: subset.to_owned() };
     let source = state.mesh.workload(&proxy.uid).map(|w| &**w);
     let set = proxy.upstream.statistics.set(state, service, &wanted, source);
@@ -148,7 +148,8 @@ pub fn waypoint_target(
     waypoint: &trysail_mesh::model::Waypoint,
     port: u16,
 ) -> Result<(Target, Arc<Workload>), Refusal> {
-    let missing = |what: &str| Refusal::new(Reason::NoEndpoint, format!("{} is bound to a waypoint, {what}", service.key));
+    let missing =
+        |what: &str| Refusal::new(Reason::NoEndpoint, format!("{} is bound to a waypoint, {what}", service.key));
     let ready: Vec<&Arc<Workload>> =
         state.mesh.waypoint(waypoint).into_iter().filter(|w| w.health == Health::Healthy).collect();
     let chosen = ready.get(rand::random_range(0..ready.len().max(1))).ok_or_else(|| missing("and none is ready"))?;

@@ -1,7 +1,7 @@
 //! What a request is asked before it goes on: well-formed, its token, its policies.
 
+use crate::answer::Refusal;
 use crate::connection::{Downstream, Hop};
-use crate::exchange::Refusal;
 use crate::headers::{self, client_address};
 use crate::jwt;
 use crate::reason::Reason;
@@ -174,7 +174,7 @@ fn refused_token(why: jwt::Refused) -> Refusal {
     let status = StatusCode::from_u16(why.status()).unwrap_or(StatusCode::UNAUTHORIZED);
     let mut refusal = Refusal::new(Reason::Jwt, why.to_string()).with_status(status);
     if status == StatusCode::UNAUTHORIZED {
-        refusal.headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        refusal.headers.push((WWW_AUTHENTICATE, HeaderValue::from_static("Bearer")));
     }
     refusal.body = why.to_string();
     refusal

@@ -312,7 +312,9 @@ fn path_change(p: wire::PathChange) -> Result<PathChange> {
         path_change::Kind::Regex(change) => {
             let regex = Regex::new(&change.pattern).map_err(|_| CompileError::Regex(change.pattern.clone()))?;
             // RE2 writes groups as `\1`.
-            let groups = (1..10).fold(change.replacement.replace('$', "$$"), |text, n| text.replace(&format!("\\{n}"), &format!("${{{n}}}")));
+            let groups = (1..10).fold(change.replacement.replace('$', "$$"), |text, n| {
+                text.replace(&format!("\\{n}"), &format!("${{{n}}}"))
+            });
             PathChange::Regex(regex, groups)
         }
     })

@@ -152,4 +152,3 @@ where
     }
     connection.await
 }
-

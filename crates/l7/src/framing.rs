@@ -350,7 +350,8 @@ impl Framer {
             return Ok(length);
         }
         let (name, _) = field(line)?;
-        let framing = ["content-length", "transfer-encoding", "host", "trailer", "connection", "authorization", "cookie"];
+        let framing =
+            ["content-length", "transfer-encoding", "host", "trailer", "connection", "authorization", "cookie"];
         if framing.iter().any(|f| name.eq_ignore_ascii_case(f.as_bytes())) {
             return Err(Violation::Trailer);
         }

@@ -187,9 +187,9 @@ impl Issuer {
         validation.set_issuer(&[&self.rule.issuer]);
         let fits = |kid: Option<&String>| header.kid.is_none() || kid.is_none() || header.kid.as_ref() == kid;
         let candidates = keys.keys.iter().filter(|k| fits(k.common.key_id.as_ref()));
-        let decoded = candidates.filter_map(|k| DecodingKey::from_jwk(k).ok()).find_map(|key| {
-            jsonwebtoken::decode::<Value>(token, &key, &validation).ok()
-        });
+        let decoded = candidates
+            .filter_map(|k| DecodingKey::from_jwk(k).ok())
+            .find_map(|key| jsonwebtoken::decode::<Value>(token, &key, &validation).ok());
         let claims = decoded.ok_or(Refused::Invalid)?.claims;
         let audiences: Vec<&str> = match claims.get("aud") {
             Some(Value::String(one)) => vec![one],

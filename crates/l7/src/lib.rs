@@ -3,6 +3,7 @@
 
 pub mod access;
 pub mod aim;
+pub mod answer;
 pub mod authorize;
 pub mod body;
 pub mod compile;

@@ -19,12 +19,8 @@ pub fn mirror(down: &Arc<Downstream>, sending: &Sending<'_>, body: Bytes) {
         let Some(service) = state.mesh.service(&backend.service).cloned() else { continue };
         let port = if backend.port > 0 { backend.port } else { down.port };
         let destined = Destined::Service { service, port, subset: backend.subset.clone() };
-        let copy = Copy {
-            destined,
-            parts: sending.parts.clone(),
-            authority: sending.authority.clone(),
-            body: body.clone(),
-        };
+        let copy =
+            Copy { destined, parts: sending.parts.clone(), authority: sending.authority.clone(), body: body.clone() };
         let (tasks, down) = (down.proxy.connections.clone(), down.clone());
         tasks.spawn(async move {
             if tokio::time::timeout(LIMIT, send_copy(&down, copy)).await.is_err() {

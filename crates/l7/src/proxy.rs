@@ -228,7 +228,8 @@ fn dump(proxy: &Proxy) -> String {
         .iter()
         .map(|(id, s)| {
             let engine = &base64::engine::general_purpose::STANDARD;
-            let der = |r: &trysail_identity::tls::Certificate| serde_json::json!({"pem": base64::Engine::encode(engine, r)});
+            let der =
+                |r: &trysail_identity::tls::Certificate| serde_json::json!({"pem": base64::Engine::encode(engine, r)});
             let roots = s.svid.iter().flat_map(|v| &v.roots).map(der);
             serde_json::json!({
                 "identity": id.to_string(),

@@ -9,8 +9,8 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::histogram::Histogram;
 use serde_json::json;
-use std::net::SocketAddr;
 use std::collections::HashMap;
+use std::net::SocketAddr;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Instant, SystemTime};
 use trysail_api::ids::{ServiceKey, SpiffeId, WorkloadUid};
@@ -102,7 +102,9 @@ pub struct Again {
 }
 
 fn milliseconds() -> Histogram {
-    Histogram::new([0.5, 1.0, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0, 1000.0, 2500.0, 5000.0, 10000.0, 30000.0, 60000.0])
+    Histogram::new([
+        0.5, 1.0, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0, 1000.0, 2500.0, 5000.0, 10000.0, 30000.0, 60000.0,
+    ])
 }
 
 fn bytes() -> Histogram {
@@ -122,7 +124,11 @@ impl RequestMetrics {
         };
         metrics.register(|r| {
             r.register("istio_requests", "Requests", own.requests.clone());
-            r.register("istio_request_duration_milliseconds", "Duration of requests, milliseconds", own.durations.clone());
+            r.register(
+                "istio_request_duration_milliseconds",
+                "Duration of requests, milliseconds",
+                own.durations.clone(),
+            );
             r.register("istio_request_bytes", "Size of requests' bodies, bytes", own.request_bytes.clone());
             r.register("istio_response_bytes", "Size of responses' bodies, bytes", own.response_bytes.clone());
             r.register("trysail_retries", "Requests that were tried again, by reason", own.retries.clone());
@@ -326,7 +332,8 @@ impl Record {
 
     fn labels(&self) -> Labels {
         let unknown = || "unknown".to_owned();
-        let of = |end: &End, get: fn(&Workload) -> &String| end.workload.as_ref().map_or_else(unknown, |w| get(w).clone());
+        let of =
+            |end: &End, get: fn(&Workload) -> &String| end.workload.as_ref().map_or_else(unknown, |w| get(w).clone());
         let principal = |end: &End| end.identity.as_ref().map_or_else(unknown, ToString::to_string);
         let service = self.service.as_deref();
         let (s, d) = (&self.source, &self.destination);

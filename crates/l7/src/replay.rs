@@ -154,6 +154,6 @@ impl Body for Attempt {
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.hint.clone()
+        self.hint
     }
 }

@@ -1,13 +1,14 @@
 //! A request on its way to an endpoint, and again when that is safe.
 
 use crate::aim::{Aim, aim};
+use crate::answer::Refusal;
 use crate::body::{Outgoing, Wait};
-use crate::mirror::mirror;
 use crate::compile::{Backend, Retry};
 use crate::connection::Downstream;
-use crate::exchange::{Refusal, idempotent};
+use crate::exchange::idempotent;
 use crate::framing::HEAD_LIMIT;
 use crate::headers::{DELIVERY, put, strip_hop, strip_internal};
+use crate::mirror::mirror;
 use crate::reason::Reason;
 use crate::record::Record;
 use crate::replay::Replay;
@@ -306,9 +307,14 @@ impl Work<'_> {
             (Some(answered), _) => wants(retry, answered.response.status(), answered.response.headers()),
             // A connection that was lost says nothing of the request: what may be repeated is.
             (None, Reason::ConnectionLost) => true,
-            (None, Reason::Timeout) => retry.conditions.iter().any(|c| {
-                matches!(c, Condition::FiveXx | Condition::GatewayError | Condition::Reset)
-            }) || retry.statuses.contains(&504) || retry.per_try.is_some() && !retry.conditions.is_empty(),
+            (None, Reason::Timeout) => {
+                retry
+                    .conditions
+                    .iter()
+                    .any(|c| matches!(c, Condition::FiveXx | Condition::GatewayError | Condition::Reset))
+                    || retry.statuses.contains(&504)
+                    || retry.per_try.is_some() && !retry.conditions.is_empty()
+            }
             _ => false,
         };
         harmless && wanted
@@ -329,7 +335,11 @@ impl Work<'_> {
         if aim.version == Version::Http2 {
             headers.remove(HOST);
             request = request.version(http::Version::HTTP_2).uri(
-                http::Uri::builder().scheme(self.sending.down.scheme).authority(authority).path_and_query(path).build()?,
+                http::Uri::builder()
+                    .scheme(self.sending.down.scheme)
+                    .authority(authority)
+                    .path_and_query(path)
+                    .build()?,
             );
         } else {
             put(&mut headers, "host", &authority);

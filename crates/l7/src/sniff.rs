@@ -38,7 +38,8 @@ pub fn look(bytes: &[u8]) -> Option<Spoken> {
             let method = bytes.iter().position(|b| *b == b' ');
             let letters = |part: &[u8]| !part.is_empty() && part.iter().all(|b| b.is_ascii_uppercase() || *b == b'-');
             match method {
-                Some(end) if end <= METHOD && letters(bytes.get(..end).unwrap_or_default()) => match bytes.get(end + 1) {
+                Some(end) if end <= METHOD && letters(bytes.get(..end).unwrap_or_default()) => match bytes.get(end + 1)
+                {
                     Some(b'/' | b'*' | b'h' | b'H') => Some(Spoken::Http1),
                     Some(_) => Some(Spoken::Other),
                     None => None,
@@ -82,11 +83,8 @@ pub async fn sniff<T: AsyncRead + Unpin>(mut stream: T, patient: bool) -> io::Re
             }
         }
     };
-    let spoken: io::Result<Spoken> = if patient {
-        reading.await
-    } else {
-        tokio::time::timeout(SILENCE, reading).await.unwrap_or(Ok(Spoken::Other))
-    };
+    let spoken: io::Result<Spoken> =
+        if patient { reading.await } else { tokio::time::timeout(SILENCE, reading).await.unwrap_or(Ok(Spoken::Other)) };
     Ok((spoken?, Prefixed::new(seen.freeze(), stream)))
 }
 
@@ -108,7 +106,11 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for Prefixed<T> {
         Pin::new(&mut self.get_mut().inner).poll_write(cx, buf)
     }
 
-    fn poll_write_vectored(self: Pin<&mut Self>, cx: &mut Context<'_>, bufs: &[io::IoSlice<'_>]) -> Poll<io::Result<usize>> {
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.get_mut().inner).poll_write_vectored(cx, bufs)
     }
 

@@ -137,6 +137,10 @@ pub struct Listener {
     pub routes: Vec<Arc<Route>>,
 }
 
+/// No rule of the service names such a subset.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NoSubset;
+
 /// Where policies with targets are looked for.
 #[derive(Clone, Debug, Default)]
 pub struct Serving<'a> {
@@ -161,7 +165,12 @@ impl Serving<'_> {
     }
 
     /// Whether an object with these targets, scope and namespace acts here. `listed`: a scope of workloads includes this one.
-    fn acts(&self, targets: &[wire::Target], (scope, namespace): (wire::Scope, &str), listed: impl Fn(&Workload) -> bool) -> bool {
+    fn acts(
+        &self,
+        targets: &[wire::Target],
+        (scope, namespace): (wire::Scope, &str),
+        listed: impl Fn(&Workload) -> bool,
+    ) -> bool {
         if !targets.is_empty() {
             return targets.iter().any(|t| self.serves(t));
         }
@@ -189,7 +198,9 @@ impl State {
 
     /// Policies at layer 4 that no object states: PeerAuthentication and required hops.
     pub fn implied<'a>(&'a self, workload: &'a Workload) -> impl Iterator<Item = &'a authz::Policy> {
-        self.mesh.policies_of(workload).filter(|p| !self.l7.policies.contains_key(&format!("{}/{}", p.namespace, p.name)))
+        self.mesh
+            .policies_of(workload)
+            .filter(|p| !self.l7.policies.contains_key(&format!("{}/{}", p.namespace, p.name)))
     }
 
     /// The issuers whose tokens are believed where `serving` says.
@@ -216,12 +227,17 @@ impl State {
     }
 
     /// The settings of a port or a subset's port. `Err`: there is no such subset.
-    pub fn traffic(&self, service: &ServiceKey, namespace: &str, (port, subset): (u16, &str)) -> Result<Arc<wire::Settings>, ()> {
+    pub fn traffic(
+        &self,
+        service: &ServiceKey,
+        namespace: &str,
+        (port, subset): (u16, &str),
+    ) -> Result<Arc<wire::Settings>, NoSubset> {
         match (self.destination(service, namespace), subset) {
             (None, "") => Ok(Arc::default()),
             (Some(d), "") => Ok(d.traffic.of(port)),
-            (Some(d), subset) => d.subsets.get(subset).map(|s| s.traffic.of(port)).ok_or(()),
-            (None, _) => Err(()),
+            (Some(d), subset) => d.subsets.get(subset).map(|s| s.traffic.of(port)).ok_or(NoSubset),
+            (None, _) => Err(NoSubset),
         }
     }
 }

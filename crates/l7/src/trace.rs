@@ -52,8 +52,12 @@ impl Context {
         }
         let single = text("b3").map(|t| t.split('-').map(str::to_owned).collect::<Vec<_>>());
         let b3 = match single.as_deref() {
-            Some([trace, parent, rest @ ..]) => Some((trace.clone(), parent.clone(), rest.first().is_some_and(|s| s == "1" || s == "d"))),
-            _ => text("x-b3-traceid").zip(text("x-b3-spanid")).map(|(t, s)| (t.to_owned(), s.to_owned(), text("x-b3-sampled") == Some("1"))),
+            Some([trace, parent, rest @ ..]) => {
+                Some((trace.clone(), parent.clone(), rest.first().is_some_and(|s| s == "1" || s == "d")))
+            }
+            _ => text("x-b3-traceid")
+                .zip(text("x-b3-spanid"))
+                .map(|(t, s)| (t.to_owned(), s.to_owned(), text("x-b3-sampled") == Some("1"))),
         };
         if let Some((trace, parent, sampled)) = b3
             && (hex(&trace, 32) || hex(&trace, 16))
@@ -219,10 +223,16 @@ mod tests {
         for (given, passed) in [
             (headers(&[("traceparent", "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01")]), "traceparent"),
             (headers(&[("b3", "4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-1")]), "x-b3-traceid"),
-            (headers(&[("x-b3-traceid", trace), ("x-b3-spanid", "00f067aa0ba902b7"), ("x-b3-sampled", "1")]), "x-b3-traceid"),
+            (
+                headers(&[("x-b3-traceid", trace), ("x-b3-spanid", "00f067aa0ba902b7"), ("x-b3-sampled", "1")]),
+                "x-b3-traceid",
+            ),
         ] {
             let context = Context::follow(&given, false);
-            assert_eq!((&*context.trace, context.parent.as_deref(), context.sampled), (trace, Some("00f067aa0ba902b7"), true));
+            assert_eq!(
+                (&*context.trace, context.parent.as_deref(), context.sampled),
+                (trace, Some("00f067aa0ba902b7"), true)
+            );
             let mut out = HeaderMap::new();
             context.pass_on(&mut out);
             assert!(out.get(passed).unwrap().to_str().unwrap().contains(trace), "{out:?}");

@@ -1,6 +1,6 @@
 //! Other protocols on a connection that began as HTTP: HTTP/1.1 upgrades, and extended CONNECT (RFC 8441) translated to them.
 
-use crate::exchange::Refusal;
+use crate::answer::Refusal;
 use crate::reason::Reason;
 use crate::send::{Failure, Sending};
 use base64::Engine;

@@ -3,7 +3,9 @@
 use crate::compile;
 use crate::jwt::Issuers;
 use crate::settings::Settings;
-use crate::state::{Attached, AttachedTokens, Destination, Gateway, L7, Listener, ServiceRoutes, State, Subset, Traffic};
+use crate::state::{
+    Attached, AttachedTokens, Destination, Gateway, L7, Listener, ServiceRoutes, State, Subset, Traffic,
+};
 use prost::Message;
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};

@@ -462,13 +462,12 @@ fn system(answer: &Answer) -> Result<i32, CliError> {
 fn node_get(lab: &str, what: &str) -> Result<i32, CliError> {
     let parts =
         what.split_once(':').and_then(|(node, rest)| rest.split_once('/').map(|(port, path)| (node, port, path)));
-    let (node, port, path) = parts.ok_or_else(|| CliError::Words(format!("error: {what:?} is not NODE:PORT/PATH or NAMESPACE/POD:PORT/PATH")))?;
+    let (node, port, path) = parts
+        .ok_or_else(|| CliError::Words(format!("error: {what:?} is not NODE:PORT/PATH or NAMESPACE/POD:PORT/PATH")))?;
     let port = port.parse().map_err(|_| CliError::Words(format!("error: {port:?} is no port")))?;
     let path = format!("/{path}");
     let request = match node.split_once('/') {
-        Some((namespace, pod)) => {
-            Request::PodGet { namespace: namespace.to_owned(), pod: pod.to_owned(), port, path }
-        }
+        Some((namespace, pod)) => Request::PodGet { namespace: namespace.to_owned(), pod: pod.to_owned(), port, path },
         None => Request::NodeGet { node: node.to_owned(), port, path },
     };
     let answer = api::ask(lab, &request, &[])?;

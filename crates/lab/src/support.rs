@@ -130,7 +130,8 @@ impl Findings<'_> {
     fn job(&mut self, spec: &JobSpec, images: &Images) {
         let known = ["template", "backoffLimit", "completions", "parallelism", "ttlSecondsAfterFinished"];
         let value = serde_json::to_value(spec).unwrap_or_default();
-        for key in value.as_object().into_iter().flatten().map(|(key, _)| key).filter(|k| !known.contains(&k.as_str())) {
+        for key in value.as_object().into_iter().flatten().map(|(key, _)| key).filter(|k| !known.contains(&k.as_str()))
+        {
             self.add(Severity::Error, &format!("spec.{key}"), "not supported here", "remove it for the lab");
         }
         let policy = spec.template.spec.as_ref().and_then(|s| s.restart_policy.as_deref());

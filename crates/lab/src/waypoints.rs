@@ -31,23 +31,33 @@ pub fn apply(common: &Common, (name, traffic): (&str, &str), enrol: Option<bool>
         return Ok(code);
     }
     if wait {
-        let which = Which { kind: Kind::Gateway, namespace: Some(namespace.clone()), names: vec![name.to_owned()], selector: BTreeMap::new() };
+        let which = Which {
+            kind: Kind::Gateway,
+            namespace: Some(namespace.clone()),
+            names: vec![name.to_owned()],
+            selector: BTreeMap::new(),
+        };
         let deadline = Instant::now() + READY;
         loop {
             let answer = ask(&Request::Get(which.clone()))?;
-            let conditions = answer.value.pointer("/0/status/conditions").and_then(Value::as_array).cloned().unwrap_or_default();
-            let programmed = |c: &Value| c.get("type") == Some(&"Programmed".into()) && c.get("status") == Some(&"True".into());
+            let conditions =
+                answer.value.pointer("/0/status/conditions").and_then(Value::as_array).cloned().unwrap_or_default();
+            let programmed =
+                |c: &Value| c.get("type") == Some(&"Programmed".into()) && c.get("status") == Some(&"True".into());
             if conditions.iter().any(programmed) {
                 break;
             }
             if Instant::now() >= deadline {
-                return Err(CliError::Words(format!("error: waypoint {namespace}/{name} is not ready after {READY:?}")));
+                return Err(CliError::Words(format!(
+                    "error: waypoint {namespace}/{name} is not ready after {READY:?}"
+                )));
             }
             std::thread::sleep(Duration::from_millis(50));
         }
     }
     if let Some(overwrite) = enrol {
-        let which = Which { kind: Kind::Namespace, namespace: None, names: vec![namespace.clone()], selector: BTreeMap::new() };
+        let which =
+            Which { kind: Kind::Namespace, namespace: None, names: vec![namespace.clone()], selector: BTreeMap::new() };
         let changes = BTreeMap::from([
             (USE_WAYPOINT.to_owned(), Some(name.to_owned())),
             (USE_WAYPOINT_NAMESPACE.to_owned(), None),
@@ -70,13 +80,15 @@ pub fn list(common: &Common, all: bool) -> Result<i32, CliError> {
             continue;
         }
         let conditions = gateway.pointer("/status/conditions").and_then(Value::as_array).into_iter().flatten();
-        let programmed = conditions.filter(|c| c.get("type") == Some(&"Programmed".into())).filter_map(|c| c.get("status")?.as_str());
+        let mut programmed = conditions
+            .filter(|c| c.get("type") == Some(&"Programmed".into()))
+            .filter_map(|c| c.get("status")?.as_str());
         let traffic = Some(text("/metadata/labels/istio.io~1waypoint-for")).filter(|t| !t.is_empty());
         rows.push(vec![
             text("/metadata/namespace"),
             text("/metadata/name"),
             traffic.unwrap_or_else(|| "service".to_owned()),
-            programmed.last().unwrap_or("False").to_owned(),
+            programmed.next().unwrap_or("False").to_owned(),
         ]);
     }
     print!("{}", crate::output::table(&rows));
@@ -85,6 +97,7 @@ pub fn list(common: &Common, all: bool) -> Result<i32, CliError> {
 
 /// Deletes waypoints by name.
 pub fn delete(common: &Common, names: Vec<String>) -> Result<i32, CliError> {
-    let which = Which { kind: Kind::Gateway, namespace: Some(common.namespace.clone()), names, selector: BTreeMap::new() };
+    let which =
+        Which { kind: Kind::Gateway, namespace: Some(common.namespace.clone()), names, selector: BTreeMap::new() };
     Ok(lines(&api::ask(&common.name, &Request::Delete { which, grace: None }, &[])?))
 }

@@ -2,7 +2,8 @@
 
 use crate::builder::Change;
 use crate::model::{
-    AppProtocol, Health, LoadBalancing, OwnerKind, Protocol, Scope, Service, ServicePort, Waypoint, WaypointAt, Workload,
+    AppProtocol, Health, LoadBalancing, OwnerKind, Protocol, Scope, Service, ServicePort, Waypoint, WaypointAt,
+    Workload,
 };
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -225,9 +226,11 @@ fn waypoint_to_wire(w: &Waypoint) -> wds::GatewayAddress {
             namespace: key.namespace().to_owned(),
             hostname: key.hostname().to_owned(),
         }),
-        WaypointAt::Address(address) => {
-            Destination::Address(wds::NetworkAddress { network: String::new(), address: ip_bytes(*address), length: None })
-        }
+        WaypointAt::Address(address) => Destination::Address(wds::NetworkAddress {
+            network: String::new(),
+            address: ip_bytes(*address),
+            length: None,
+        }),
     };
     wds::GatewayAddress { destination: Some(destination), hbone_mtls_port: w.port.into() }
 }

@@ -261,7 +261,8 @@ impl Agent {
     }
 
     fn node_rules(&self) {
-        let captured: Vec<IpAddr> = self.pods.values().filter(|k| k.captured || k.state.sidecar).map(|k| k.state.address).collect();
+        let captured: Vec<IpAddr> =
+            self.pods.values().filter(|k| k.captured || k.state.sidecar).map(|k| k.state.address).collect();
         if let Err(error) = nft::apply(&self.home, redirect::node(&captured)) {
             tracing::error!(%error, "the node's rules could not be changed: probes of captured pods may fail");
         }

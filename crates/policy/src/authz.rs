@@ -159,7 +159,8 @@ impl Facts {
             patterns.iter().any(|p| (!exact || matches!(p, StringMatch::Exact(_))) && p.holds(&principal))
         };
         !patterns.is_empty()
-            && (self.source.as_ref().is_some_and(|id| named(id, false)) || self.via.as_ref().is_some_and(|id| named(id, true)))
+            && (self.source.as_ref().is_some_and(|id| named(id, false))
+                || self.via.as_ref().is_some_and(|id| named(id, true)))
     }
 
     /// Whether `is` holds of the peer's service account, or of that of the hop that spoke for it.

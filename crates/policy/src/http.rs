@@ -236,7 +236,9 @@ impl What {
         match self {
             Self::Principals(patterns) => connection.principal_matches(patterns),
             Self::Namespaces(patterns) => any(patterns, connection.source.as_ref().map(|id| &*id.namespace)),
-            Self::Accounts(accounts) => connection.account_matches(|ns, sa| accounts.iter().any(|a| a.0 == ns && a.1 == sa)),
+            Self::Accounts(accounts) => {
+                connection.account_matches(|ns, sa| accounts.iter().any(|a| a.0 == ns && a.1 == sa))
+            }
             Self::SourceIps(blocks) => inside(blocks, connection.source_ip),
             Self::RemoteIps(blocks) => inside(blocks, facts.remote_ip),
             Self::DestinationIps(blocks) => inside(blocks, connection.destination_ip),
@@ -308,7 +310,7 @@ impl PathMatch {
         };
         // Any characters, slashes included, also none: but what stands before and after has its own places.
         let after = segments.len() - at - 1;
-        parts.len() >= at + after + 1
+        parts.len() > at + after
             && segments.iter().zip(&parts).take(at).all(|(s, p)| s.holds(p))
             && segments.iter().rev().zip(parts.iter().rev()).take(after).all(|(s, p)| s.holds(p))
     }
@@ -409,7 +411,8 @@ impl Reader<'_> {
             "request.auth.audiences" => self.pair(values, text, What::Audiences),
             "request.auth.presenter" => self.pair(values, text, What::Presenter),
             key => {
-                if let Some(name) = brackets(key, "request.headers").and_then(|mut n| (n.len() == 1).then(|| n.remove(0)))
+                if let Some(name) =
+                    brackets(key, "request.headers").and_then(|mut n| (n.len() == 1).then(|| n.remove(0)))
                 {
                     let name = name.to_ascii_lowercase();
                     self.pair(values, text, |list| What::Header(name.clone(), list))

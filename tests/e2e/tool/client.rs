@@ -32,8 +32,7 @@ pub fn raws(address: &str, list: &str) {
     for encoded in list.split(',') {
         let bytes = base64::engine::general_purpose::STANDARD.decode(encoded).unwrap();
         let answer = said(address, &bytes);
-        let statuses: Vec<&str> =
-            answer.lines().filter_map(|l| l.strip_prefix("HTTP/1.")?.get(2..5)).collect();
+        let statuses: Vec<&str> = answer.lines().filter_map(|l| l.strip_prefix("HTTP/1.")?.get(2..5)).collect();
         println!("{}", if statuses.is_empty() { "closed".to_owned() } else { statuses.join(" ") });
     }
 }
@@ -169,7 +168,8 @@ fn upgrade_unknown(address: &str) -> String {
     let mut out = Vec::new();
     for protocol in ["TLS/1.2", "h2c", "foo"] {
         let mut stream = connect(address);
-        write!(stream, "GET /hello HTTP/1.1\r\nhost: app\r\nconnection: upgrade\r\nupgrade: {protocol}\r\n\r\n").unwrap();
+        write!(stream, "GET /hello HTTP/1.1\r\nhost: app\r\nconnection: upgrade\r\nupgrade: {protocol}\r\n\r\n")
+            .unwrap();
         let first = message(&mut stream);
         // The connection goes on as HTTP.
         write!(stream, "GET /hello HTTP/1.1\r\nhost: app\r\n\r\n").unwrap();
@@ -221,7 +221,11 @@ fn chunked(address: &str) -> String {
 }
 
 fn response_trailers(address: &str) -> String {
-    let text = exchange(address, b"GET /trailers HTTP/1.1\r\nhost: app\r\nte: trailers\r\nconnection: te\r\n\r\n", Duration::from_millis(500));
+    let text = exchange(
+        address,
+        b"GET /trailers HTTP/1.1\r\nhost: app\r\nte: trailers\r\nconnection: te\r\n\r\n",
+        Duration::from_millis(500),
+    );
     let lower = text.to_lowercase();
     format!("{} {}", code(&text), if lower.contains("0\r\nx-sum: 42\r\n") { "x-sum" } else { "no trailer" })
 }
@@ -234,7 +238,11 @@ fn request_headers(address: &str) -> String {
             return "reset".to_owned();
         }
         let mut head = [0; 12];
-        if stream.read_exact(&mut head).is_err() { "reset".to_owned() } else { String::from_utf8_lossy(&head[9..]).into_owned() }
+        if stream.read_exact(&mut head).is_err() {
+            "reset".to_owned()
+        } else {
+            String::from_utf8_lossy(&head[9..]).into_owned()
+        }
     };
     let fields = |count: usize| {
         let mut stream = connect(address);
@@ -242,7 +250,15 @@ fn request_headers(address: &str) -> String {
         stream.write_all(format!("GET /headers HTTP/1.1\r\nhost: app\r\n{many}\r\n").as_bytes()).unwrap();
         message(&mut stream).map_or("reset".to_owned(), |(head, _)| code(&head).to_owned())
     };
-    format!("8K {} 64K {} 200K {} 300K {} 400 fields {} 600 fields {}", one(8), one(64), one(200), one(300), fields(400), fields(600))
+    format!(
+        "8K {} 64K {} 200K {} 300K {} 400 fields {} 600 fields {}",
+        one(8),
+        one(64),
+        one(200),
+        one(300),
+        fields(400),
+        fields(600)
+    )
 }
 
 fn response_headers(address: &str) -> String {
@@ -420,7 +436,11 @@ async fn slow_reader(address: &str) -> String {
         Ok(Ok(response)) => response.status().to_string(),
         other => format!("{other:?}"),
     };
-    let read = stalled.into_body().into_data_stream().fold(0, |sum, data| async move { sum + data.map_or(0, |d| d.len()) }).await;
+    let read = stalled
+        .into_body()
+        .into_data_stream()
+        .fold(0, |sum, data| async move { sum + data.map_or(0, |d| d.len()) })
+        .await;
     format!("{answer}, then {} MiB", read >> 20)
 }
 

@@ -111,7 +111,12 @@ async fn answer(mut request: Request<Incoming>) -> Answer {
             request.method(),
             request.uri().path_and_query().map_or("", |p| p.as_str()),
             request.version(),
-            request.uri().authority().map(|a| a.to_string()).or_else(|| Some(request.headers().get("host")?.to_str().ok()?.to_owned())).unwrap_or_default(),
+            request
+                .uri()
+                .authority()
+                .map(|a| a.to_string())
+                .or_else(|| Some(request.headers().get("host")?.to_str().ok()?.to_owned()))
+                .unwrap_or_default(),
             listed(request.headers()),
         ))),
     };
@@ -157,10 +162,7 @@ async fn count(request: Request<Incoming>) -> Answer {
 fn stream(mib: usize) -> Answer {
     static CHUNK: [u8; 1 << 18] = [b'x'; 1 << 18];
     let chunks = futures_util::stream::iter(0..mib * 4).map(|_| Ok(Frame::data(Bytes::from_static(&CHUNK))));
-    Response::builder()
-        .header("content-length", mib << 20)
-        .body(BodyExt::boxed(StreamBody::new(chunks)))
-        .unwrap()
+    Response::builder().header("content-length", mib << 20).body(BodyExt::boxed(StreamBody::new(chunks))).unwrap()
 }
 
 fn trailers() -> Answer {
@@ -190,5 +192,8 @@ async fn grpc(request: Request<Incoming>) -> Answer {
     let frames = body.chain(futures_util::stream::iter([Ok(Frame::trailers(end))]));
     let frames = std::sync::Mutex::new(Box::pin(frames));
     let frames = futures_util::stream::poll_fn(move |cx| frames.lock().unwrap().as_mut().poll_next(cx));
-    Response::builder().header("content-type", "application/grpc").body(BodyExt::boxed(StreamBody::new(frames))).unwrap()
+    Response::builder()
+        .header("content-type", "application/grpc")
+        .body(BodyExt::boxed(StreamBody::new(frames)))
+        .unwrap()
 }

@@ -16,8 +16,8 @@ use trysail_api::k8s_openapi::api::core::v1::{Pod, Service};
 use trysail_api::object::{Kind, Object, ObjectKey, labels};
 use trysail_mesh::Change;
 use trysail_policy::authz::Policy;
-use trysail_wire::type_urls::L7_GATEWAY;
 use trysail_policy::{ROOT_NAMESPACE, peer_auth};
+use trysail_wire::type_urls::L7_GATEWAY;
 
 /// What all records of a mesh share.
 #[derive(Clone, Debug)]
@@ -108,8 +108,7 @@ impl Translator {
             if matches!(key.kind, Kind::Pod | Kind::Service) {
                 touched.insert(key.clone());
             }
-            l7_changed |= L7_KINDS.contains(&key.kind)
-                || (key.kind == Kind::Pod && self.selects_pods());
+            l7_changed |= L7_KINDS.contains(&key.kind) || (key.kind == Kind::Pod && self.selects_pods());
             self.objects.set(key, object);
         }
         let mut records = Vec::new();
@@ -156,10 +155,8 @@ impl Translator {
         let record = match self.objects.get(key) {
             Some(Object::Pod(pod)) => self.workload(pod, implied).map(|w| Change::Workload(Arc::new(w))),
             Some(Object::Service(service)) => {
-                let record = service::service(service).map(|s| trysail_mesh::Service {
-                    waypoint: waypoint::of_service(&self.objects, service),
-                    ..s
-                });
+                let record = service::service(service)
+                    .map(|s| trysail_mesh::Service { waypoint: waypoint::of_service(&self.objects, service), ..s });
                 record.map(|s| Change::Service(Arc::new(s)))
             }
             _ => None,

@@ -68,7 +68,7 @@ fn a_pod_becomes_a_workload_with_its_service_whatever_comes_first() {
 #[test]
 fn policies_come_before_the_workloads_that_list_them_and_nothing_is_sent_twice() {
     let mut t = translator();
-    t.apply(objects(POD)).records;
+    t.apply(objects(POD));
     let changes = t.apply(objects(STRICT)).records;
     assert!(
         matches!(&changes[..], [Change::Policy(_), Change::Workload(w)] if w.policies == ["istio-system/istio_converted_static_strict"])
@@ -81,9 +81,13 @@ fn policies_come_before_the_workloads_that_list_them_and_nothing_is_sent_twice()
 #[test]
 fn a_terminating_pod_is_unhealthy_and_an_ended_one_has_no_record() {
     let mut t = translator();
-    t.apply(objects(POD)).records;
+    t.apply(objects(POD));
     let terminating = POD.replace("namespace: shop", "namespace: shop\n  deletionTimestamp: 2026-01-01T00:00:00Z");
-    assert!(matches!(&t.apply(objects(&terminating)).records[..], [Change::Workload(w)] if w.health == Health::Unhealthy));
+    assert!(
+        matches!(&t.apply(objects(&terminating)).records[..], [Change::Workload(w)] if w.health == Health::Unhealthy)
+    );
     let ended = POD.replace("podIP:", "phase: Succeeded\n  podIP:");
-    assert!(matches!(&t.apply(objects(&ended)).records[..], [Change::AddressGone(name)] if name == "c//Pod/shop/echo-5f-abc"));
+    assert!(
+        matches!(&t.apply(objects(&ended)).records[..], [Change::AddressGone(name)] if name == "c//Pod/shop/echo-5f-abc")
+    );
 }

@@ -125,9 +125,7 @@ fn required(objects: &Objects, service: &Service) -> bool {
             && policy.spec.target_refs.iter().any(|target| {
                 let own = namespace(&policy.metadata);
                 match target.kind.as_str() {
-                    "Service" => {
-                        own == namespace(&service.metadata) && target.name == name(&service.metadata)
-                    }
+                    "Service" => own == namespace(&service.metadata) && target.name == name(&service.metadata),
                     "Gateway" => binding.as_ref().is_some_and(|b| b.namespace == own && b.name == target.name),
                     "GatewayClass" => binding.as_ref().is_some_and(|b| {
                         let gateway = objects.gateway(&b.namespace, &b.name);
@@ -148,13 +146,10 @@ pub fn hop_policies(objects: &Objects, services: &[&Service], pod: &Pod, trust_d
     let own = namespace(&pod.metadata);
     let mut out: BTreeMap<String, Policy> = BTreeMap::new();
     for service in services.iter().filter(|s| required(objects, s)) {
-        let binding = asked(objects, &service.metadata)
-            .filter(|b| bound(objects, b, own, Addressed::Service).is_ok());
+        let binding = asked(objects, &service.metadata).filter(|b| bound(objects, b, own, Addressed::Service).is_ok());
         // No principal has this name: without a waypoint nobody passes.
-        let principal = binding.map_or_else(
-            || "-".to_owned(),
-            |b| SpiffeId::new(trust_domain, &b.namespace, &b.name).principal(),
-        );
+        let principal =
+            binding.map_or_else(|| "-".to_owned(), |b| SpiffeId::new(trust_domain, &b.namespace, &b.name).principal());
         let ports = service.spec.iter().flat_map(|s| s.ports.iter().flatten());
         let targets: Vec<u16> = ports.filter_map(|p| super::service::resolve_target(p, pod)).collect();
         let numbers: Vec<String> = targets.iter().map(u16::to_string).collect();

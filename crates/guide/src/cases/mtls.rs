@@ -113,9 +113,7 @@ fn get(stage: &Stage, place: &Place, port: u16, path: &str) -> Result<String, St
     let path = path.to_owned();
     let request = match place {
         Place::Node(node) => Request::NodeGet { node: node.clone(), port, path },
-        Place::Pod((namespace, pod)) => {
-            Request::PodGet { namespace: namespace.clone(), pod: pod.clone(), port, path }
-        }
+        Place::Pod((namespace, pod)) => Request::PodGet { namespace: namespace.clone(), pod: pod.clone(), port, path },
     };
     Ok(text(&stage.ask(&request)?, "/body").to_owned())
 }

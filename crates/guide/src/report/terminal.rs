@@ -76,7 +76,11 @@ pub fn text(results: &Results) -> String {
 }
 
 fn canary(results: &Results) -> String {
-    let mut rows = vec![["CANARY (weights 90:10)", "new version wanted", "observed", "by chance", "weights", "answers"].map(str::to_owned).to_vec()];
+    let mut rows = vec![
+        ["CANARY (weights 90:10)", "new version wanted", "observed", "by chance", "weights", "answers"]
+            .map(str::to_owned)
+            .to_vec(),
+    ];
     for (path, c) in &results.canary {
         rows.push(vec![
             path.title.to_owned(),

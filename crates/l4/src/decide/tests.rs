@@ -58,7 +58,9 @@ fn a_service_leads_to_an_endpoint_and_a_known_service_without_one_is_an_error() 
     let (me, peer) = (workload("me", "10.0.0.1", Protocol::Hbone), workload("peer", "10.0.0.2", Protocol::Hbone));
     let state = snapshot(vec![peer.clone()], service(false));
     let route = outbound(&state, &me, VIP.into(), &[], 0.0).unwrap();
-    assert!(matches!(&route, Route::Tunnel { workload, target, .. } if workload.uid == peer.uid && target.port() == 8080));
+    assert!(
+        matches!(&route, Route::Tunnel { workload, target, .. } if workload.uid == peer.uid && target.port() == 8080)
+    );
     assert!(matches!(outbound(&state, &me, VIP.into(), &[peer.uid], 0.0), Err(NoRoute::Endpoint { .. })));
     let empty = snapshot(vec![], service(false));
     assert!(matches!(outbound(&empty, &me, VIP.into(), &[], 0.0), Err(NoRoute::Endpoint { .. })));

@@ -157,7 +157,8 @@ impl std::fmt::Debug for ByName {
 fn certificate(gateway: &Gateway, port: u16, name: Option<&str>) -> Option<Arc<CertifiedKey>> {
     let listeners = gateway.listeners.iter().filter(|l| l.port == port);
     let covers = |host: &str| host.is_empty() || name.is_some_and(|n| host_holds(host, n));
-    let best = listeners.filter(|l| covers(&l.hostname)).max_by_key(|l| (!l.hostname.starts_with('*'), l.hostname.len()))?;
+    let best =
+        listeners.filter(|l| covers(&l.hostname)).max_by_key(|l| (!l.hostname.starts_with('*'), l.hostname.len()))?;
     best.tls.as_ref()?.first().cloned()
 }
 

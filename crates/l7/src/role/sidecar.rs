@@ -58,7 +58,9 @@ fn is_control(proxy: &Proxy, to: SocketAddr) -> bool {
 
 async fn outbound(proxy: Arc<Proxy>, stream: TcpStream, peer: SocketAddr) {
     let to = match original_destination(&stream) {
-        Ok(to) if stream.local_addr().is_ok_and(|own| own == to) || OWN.contains(&to.port()) && to.ip() == peer.ip() => {
+        Ok(to)
+            if stream.local_addr().is_ok_and(|own| own == to) || OWN.contains(&to.port()) && to.ip() == peer.ip() =>
+        {
             return reset_on_close(&stream);
         }
         Ok(to) => to,
@@ -296,7 +298,12 @@ async fn plaintext(proxy: Arc<Proxy>, stream: TcpStream, (peer, to): (SocketAddr
 type From = (Caller, Option<SpiffeId>, Option<Arc<Workload>>);
 
 /// A connection to the own application, of a caller that was proven.
-fn to_app(proxy: &Arc<Proxy>, (peer, to): (SocketAddr, SocketAddr), (caller, via, workload): From, mutual: bool) -> Downstream {
+fn to_app(
+    proxy: &Arc<Proxy>,
+    (peer, to): (SocketAddr, SocketAddr),
+    (caller, via, workload): From,
+    mutual: bool,
+) -> Downstream {
     Downstream {
         hop: Hop::App { address: to },
         peer: SocketAddr::new(caller.address, peer.port()),
@@ -326,7 +333,9 @@ async fn tunnel(proxy: Arc<Proxy>, stream: TcpStream, from: SocketAddr) {
         }
     };
     match server::accept(stream, svid.server.clone()).await {
-        Ok(tunnel) => tunnels(&proxy, tunnel, |proxy, peer, connect| stream_in(proxy, peer, (from, local), connect)).await,
+        Ok(tunnel) => {
+            tunnels(&proxy, tunnel, |proxy, peer, connect| stream_in(proxy, peer, (from, local), connect)).await
+        }
         Err(error) => tracing::info!(%from, error = trysail_base::log::chain(&error), "a tunnel was refused"),
     }
 }

@@ -104,13 +104,8 @@ async fn stream_in(proxy: Arc<Proxy>, (peer, from): (trysail_api::ids::SpiffeId,
         Authority::Address(address) => address.ip(),
         Authority::Host(..) => proxy.settings.instance_ip,
     };
-    let facts = Facts {
-        source: Some(peer.clone()),
-        via: None,
-        source_ip: from.ip(),
-        destination_ip,
-        destination_port: port,
-    };
+    let facts =
+        Facts { source: Some(peer.clone()), via: None, source_ip: from.ip(), destination_ip, destination_port: port };
     let down = Arc::new(Downstream {
         hop,
         peer: from,

@@ -143,7 +143,11 @@ impl AsyncWrite for Stream {
         each!(self, s => Pin::new(s).poll_write(cx, buf))
     }
 
-    fn poll_write_vectored(self: Pin<&mut Self>, cx: &mut Context<'_>, bufs: &[io::IoSlice<'_>]) -> Poll<io::Result<usize>> {
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
         each!(self, s => Pin::new(s).poll_write_vectored(cx, bufs))
     }
 

@@ -72,7 +72,13 @@ impl Statistics {
     }
 
     /// The endpoints of `wanted`, looked up once a snapshot. `source`: the caller's own record, for services that prefer what is near.
-    pub fn set(&self, state: &State, service: &Service, wanted: &Wanted, source: Option<&Workload>) -> Arc<EndpointSet> {
+    pub fn set(
+        &self,
+        state: &State,
+        service: &Service,
+        wanted: &Wanted,
+        source: Option<&Workload>,
+    ) -> Arc<EndpointSet> {
         cached(&state.endpoints, wanted, || self.find(state, service, wanted, source))
     }
 

@@ -134,7 +134,12 @@ impl Pool {
         // The one that was used last is the least likely to have been closed.
         while let Some(idle) = shelf.idle.pop() {
             if !idle.sender.is_closed() && idle.since.elapsed() < oldest {
-                return Some(Connection { key: key.clone(), kind: Some(Kind::One(idle.sender)), used: idle.used, reused: true });
+                return Some(Connection {
+                    key: key.clone(),
+                    kind: Some(Kind::One(idle.sender)),
+                    used: idle.used,
+                    reused: true,
+                });
             }
         }
         None

@@ -31,8 +31,14 @@ impl Cluster {
         }
         for kind in [Kind::Deployment, Kind::Service, Kind::ServiceAccount] {
             let managed = |o: &&Object| label(o.meta(), GATEWAY_MANAGED).is_some();
-            let orphans: Vec<ObjectKey> =
-                self.store.list(kind, None).into_iter().filter(managed).map(Object::key).filter(|k| !wanted.contains(k)).collect();
+            let orphans: Vec<ObjectKey> = self
+                .store
+                .list(kind, None)
+                .into_iter()
+                .filter(managed)
+                .map(Object::key)
+                .filter(|k| !wanted.contains(k))
+                .collect();
             for key in orphans {
                 self.remove(&key, None).await;
             }
@@ -42,7 +48,9 @@ impl Cluster {
     fn gateway_status(&mut self, gateway: Gateway) {
         let namespace = gateway.metadata.namespace.clone().unwrap_or_default();
         let made = deploy::made_name(&gateway);
-        let Some(Object::Service(service)) = self.store.get(&ObjectKey::new(Kind::Service, &namespace, &made)) else { return };
+        let Some(Object::Service(service)) = self.store.get(&ObjectKey::new(Kind::Service, &namespace, &made)) else {
+            return;
+        };
         let ip = service.spec.as_ref().and_then(|s| s.cluster_ip.clone()).unwrap_or_default();
         let ready = match self.store.get(&ObjectKey::new(Kind::Deployment, &namespace, &made)) {
             Some(Object::Deployment(d)) => d.status.as_ref().and_then(|s| s.ready_replicas).unwrap_or(0) > 0,
@@ -50,11 +58,10 @@ impl Cluster {
         };
         let address = |kind: &str, value: String| Address { kind: kind.to_owned(), value };
         let mut status = gateway.status.clone().unwrap_or_default();
-        status.addresses = vec![
-            address("Hostname", trysail_api::ids::service_hostname(&made, &namespace)),
-            address("IPAddress", ip),
-        ];
-        let programmed = if ready { ("True", "Programmed", "") } else { ("False", "Pending", "no proxy of it is ready") };
+        status.addresses =
+            vec![address("Hostname", trysail_api::ids::service_hostname(&made, &namespace)), address("IPAddress", ip)];
+        let programmed =
+            if ready { ("True", "Programmed", "") } else { ("False", "Pending", "no proxy of it is ready") };
         set(&mut status.conditions, "Accepted", ("True", "Accepted", ""), gateway.metadata.generation);
         set(&mut status.conditions, "Programmed", programmed, gateway.metadata.generation);
         if gateway.status.as_ref() != Some(&status) {
@@ -64,8 +71,14 @@ impl Cluster {
 }
 
 /// Sets a condition; its time changes only when its status does.
-fn set(conditions: &mut Vec<Condition>, kind: &str, (status, reason, message): (&str, &str, &str), generation: Option<i64>) {
-    let before = conditions.iter().find(|c| c.type_ == kind && c.status == status).map(|c| c.last_transition_time.clone());
+fn set(
+    conditions: &mut Vec<Condition>,
+    kind: &str,
+    (status, reason, message): (&str, &str, &str),
+    generation: Option<i64>,
+) {
+    let before =
+        conditions.iter().find(|c| c.type_ == kind && c.status == status).map(|c| c.last_transition_time.clone());
     conditions.retain(|c| c.type_ != kind);
     conditions.push(Condition {
         type_: kind.to_owned(),

@@ -213,7 +213,8 @@ impl Cluster {
             Object::Job(job) => {
                 let uid = job.metadata.uid.clone().unwrap_or_default();
                 let mine = |p: &&&Pod| p.metadata.owner_references.iter().flatten().any(|o| o.uid == uid);
-                let pods: Vec<String> = self.all_pods().iter().filter(mine).filter_map(|p| p.metadata.name.clone()).collect();
+                let pods: Vec<String> =
+                    self.all_pods().iter().filter(mine).filter_map(|p| p.metadata.name.clone()).collect();
                 self.store.remove(key);
                 for pod in pods {
                     self.delete_pod(&ObjectKey::new(Kind::Pod, &key.namespace, &pod), grace).await;

@@ -189,7 +189,8 @@ impl PodTask {
             if container.restart_policy.as_deref() == Some("Always") {
                 // A native sidecar: the next one starts when it is ready.
                 let mut state = state;
-                let task = Task { stop: side_stop.clone(), ..self.task(context, container, Restart::Always, (report, tasks)) };
+                let task =
+                    Task { stop: side_stop.clone(), ..self.task(context, container, Restart::Always, (report, tasks)) };
                 side.spawn(task.run());
                 tokio::select! {
                     started = state.wait_for(|v| v.ready) => {
@@ -213,7 +214,8 @@ impl PodTask {
         if self.stop.borrow().is_none() {
             self.main_containers(context, view, (&spec.containers, restart, tasks)).await;
         }
-        let grace = Duration::from_secs(spec.termination_grace_period_seconds.and_then(|s| s.try_into().ok()).unwrap_or(30));
+        let grace =
+            Duration::from_secs(spec.termination_grace_period_seconds.and_then(|s| s.try_into().ok()).unwrap_or(30));
         let latest = self.stop.borrow().unwrap_or_else(|| Instant::now() + grace);
         end_side.send_replace(Some(latest));
         while side.join_next().await.is_some() {}

@@ -75,7 +75,11 @@ fn merged(host: Option<&TrafficPolicy>, own: Option<&TrafficPolicy>) -> TrafficP
         connection_pool: own.connection_pool.or(host.connection_pool),
         outlier_detection: own.outlier_detection.or(host.outlier_detection),
         tls: own.tls.or(host.tls),
-        port_level_settings: if own.port_level_settings.is_empty() { host.port_level_settings } else { own.port_level_settings },
+        port_level_settings: if own.port_level_settings.is_empty() {
+            host.port_level_settings
+        } else {
+            own.port_level_settings
+        },
     }
 }
 
@@ -159,7 +163,10 @@ fn hashed(given: &ConsistentHash, at: &str, findings: &mut Findings) -> Option<w
     match (given.next(), given.next()) {
         (Some(kind), None) => Some(wire::Hash { kind: Some(kind) }),
         _ => {
-            findings.error(at, "exactly one of httpHeaderName, httpCookie, useSourceIp and httpQueryParameterName is needed");
+            findings.error(
+                at,
+                "exactly one of httpHeaderName, httpCookie, useSourceIp and httpQueryParameterName is needed",
+            );
             None
         }
     }
@@ -195,9 +202,15 @@ fn limits(given: &ConnectionPool, at: &str, out: &mut wire::Settings, findings: 
 }
 
 fn outlier(given: &Outlier, at: &str, findings: &mut Findings) -> wire::Outlier {
-    findings.unsupported(given.split_external_local_origin_errors == Some(true), format!("{at}.splitExternalLocalOriginErrors"));
-    findings.unsupported(given.consecutive_local_origin_failures.is_some(), format!("{at}.consecutiveLocalOriginFailures"));
-    for (percent, field) in [(given.max_ejection_percent, "maxEjectionPercent"), (given.min_health_percent, "minHealthPercent")] {
+    findings.unsupported(
+        given.split_external_local_origin_errors == Some(true),
+        format!("{at}.splitExternalLocalOriginErrors"),
+    );
+    findings
+        .unsupported(given.consecutive_local_origin_failures.is_some(), format!("{at}.consecutiveLocalOriginFailures"));
+    for (percent, field) in
+        [(given.max_ejection_percent, "maxEjectionPercent"), (given.min_health_percent, "minHealthPercent")]
+    {
         if percent.is_some_and(|p| p > 100) {
             findings.error(format!("{at}.{field}"), "above 100");
         }

@@ -120,7 +120,11 @@ pub fn namespace_allowed(objects: &Objects, allowed: Option<&RouteNamespaces>, o
 }
 
 /// A listener's certificates, or why one cannot be had.
-pub fn certificates(objects: &Objects, gateway: &Gateway, listener: &Listener) -> Result<Vec<wire::Certificate>, String> {
+pub fn certificates(
+    objects: &Objects,
+    gateway: &Gateway,
+    listener: &Listener,
+) -> Result<Vec<wire::Certificate>, String> {
     let own = namespace(&gateway.metadata);
     let mut out = Vec::new();
     for reference in listener.tls.iter().flat_map(|t| &t.certificate_refs) {
@@ -136,11 +140,17 @@ pub fn certificates(objects: &Objects, gateway: &Gateway, listener: &Listener) -
         let part = |key: &str| {
             let bytes = secret.data.as_ref().and_then(|d| d.get(key)).map(|b| b.0.clone());
             let text = secret.string_data.as_ref().and_then(|d| d.get(key)).map(|t| t.clone().into_bytes());
-            bytes.or(text).ok_or_else(|| format!("InvalidCertificateRef: secret {place}/{} has no {key}", reference.name))
+            bytes
+                .or(text)
+                .ok_or_else(|| format!("InvalidCertificateRef: secret {place}/{} has no {key}", reference.name))
         };
         out.push(wire::Certificate { chain: part("tls.crt")?, key: part("tls.key")? });
     }
-    if out.is_empty() { Err("InvalidCertificateRef: an HTTPS listener needs a certificate".to_owned()) } else { Ok(out) }
+    if out.is_empty() {
+        Err("InvalidCertificateRef: an HTTPS listener needs a certificate".to_owned())
+    } else {
+        Ok(out)
+    }
 }
 
 /// Checks a Gateway by itself.
@@ -148,7 +158,10 @@ pub fn check(gateway: &Gateway, findings: &mut Findings) {
     let class = gateway.spec.gateway_class_name.as_str();
     let waypoint = is_waypoint_class(class);
     if !waypoint && !is_gateway_class(class) {
-        findings.error("spec.gatewayClassName", format!("{class:?} is not istio, trysail, istio-waypoint or trysail-waypoint"));
+        findings.error(
+            "spec.gatewayClassName",
+            format!("{class:?} is not istio, trysail, istio-waypoint or trysail-waypoint"),
+        );
         return;
     }
     if gateway.spec.listeners.is_empty() {

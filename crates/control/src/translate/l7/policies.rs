@@ -3,10 +3,10 @@
 use super::findings::Findings;
 use super::units::header_name;
 use crate::translate::objects::{Objects, name, namespace};
+use trysail_api::ids::WorkloadUid;
 use trysail_api::istio::authorization_policy::{Action, AuthorizationPolicy, Rule, TargetRef};
 use trysail_api::istio::request_authentication::{JwtRule, RequestAuthentication};
 use trysail_api::labels::DRY_RUN;
-use trysail_api::ids::WorkloadUid;
 use trysail_api::object::{annotation, labels};
 use trysail_policy::ROOT_NAMESPACE;
 use trysail_wire::l7 as wire;
@@ -153,10 +153,14 @@ fn check_targets(refs: &[TargetRef], (selector, own): (bool, &str), findings: &m
             ("GatewayClass", "gateway.networking.k8s.io") if own == ROOT_NAMESPACE => {}
             ("GatewayClass", _) => findings.error(
                 format!("{at}.kind"),
-                format!("GatewayClass can be targeted from {ROOT_NAMESPACE} alone, with group gateway.networking.k8s.io"),
+                format!(
+                    "GatewayClass can be targeted from {ROOT_NAMESPACE} alone, with group gateway.networking.k8s.io"
+                ),
             ),
-            (kind, group) => findings
-                .error(format!("{at}.kind"), format!("{group:?} {kind} is not Service, Gateway or GatewayClass with its group")),
+            (kind, group) => findings.error(
+                format!("{at}.kind"),
+                format!("{group:?} {kind} is not Service, Gateway or GatewayClass with its group"),
+            ),
         }
         if target.namespace.as_ref().is_some_and(|n| n != own) {
             findings.error(format!("{at}.namespace"), "must be the policy's own namespace");
@@ -173,7 +177,10 @@ pub fn check(policy: &AuthorizationPolicy, findings: &mut Findings) {
     check_targets(&spec.target_refs, (spec.selector.is_some(), namespace(&policy.metadata)), findings);
     if spec.action == Action::Custom {
         let provider = spec.provider.as_ref().map(|p| p.name.as_str()).unwrap_or_default();
-        findings.error("spec.action", format!("CUSTOM (provider {provider:?}) is not supported: there are no external authorizers"));
+        findings.error(
+            "spec.action",
+            format!("CUSTOM (provider {provider:?}) is not supported: there are no external authorizers"),
+        );
     }
     for (index, rule) in spec.rules.iter().enumerate() {
         let at = format!("spec.rules[{index}]");

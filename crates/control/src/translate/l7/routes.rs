@@ -54,7 +54,16 @@ pub struct Ranked {
 }
 
 /// Sorted ascending: the first matches first (Gateway API's precedence of rules).
-type Rank = (Reverse<(bool, usize)>, Reverse<(u8, usize)>, Reverse<bool>, Reverse<usize>, Reverse<usize>, String, String, usize);
+type Rank = (
+    Reverse<(bool, usize)>,
+    Reverse<(u8, usize)>,
+    Reverse<bool>,
+    Reverse<usize>,
+    Reverse<usize>,
+    String,
+    String,
+    usize,
+);
 
 /// Puts routes in order.
 pub fn ordered(mut routes: Vec<Ranked>) -> Vec<wire::Route> {
@@ -72,7 +81,8 @@ pub fn all(objects: &Objects) -> Vec<Written<'_>> {
 fn http<'a>(route: &'a HttpRoute, findings: &mut Findings) -> Written<'a> {
     let rules = route.spec.rules.iter().enumerate().map(|(index, rule)| {
         let at = format!("spec.rules[{index}]");
-        let matches = rule.matches.iter().enumerate().map(|(i, m)| http_match(m, &format!("{at}.matches[{i}]"), findings));
+        let matches =
+            rule.matches.iter().enumerate().map(|(i, m)| http_match(m, &format!("{at}.matches[{i}]"), findings));
         let mut matches: Vec<wire::Match> = matches.collect();
         if matches.is_empty() {
             matches.push(http_match(&HttpMatch::default(), &at, findings));
@@ -80,13 +90,20 @@ fn http<'a>(route: &'a HttpRoute, findings: &mut Findings) -> Written<'a> {
         Rule { matches, filters: &rule.filters, backends: &rule.backend_refs, http: Some(rule) }
     });
     let rules = rules.collect();
-    Written { kind: "HTTPRoute", meta: &route.metadata, parents: &route.spec.parent_refs, hosts: &route.spec.hostnames, rules }
+    Written {
+        kind: "HTTPRoute",
+        meta: &route.metadata,
+        parents: &route.spec.parent_refs,
+        hosts: &route.spec.hostnames,
+        rules,
+    }
 }
 
 fn grpc<'a>(route: &'a GrpcRoute, findings: &mut Findings) -> Written<'a> {
     let rules = route.spec.rules.iter().enumerate().map(|(index, rule)| {
         let at = format!("spec.rules[{index}]");
-        let matches = rule.matches.iter().enumerate().map(|(i, m)| grpc_match(m, &format!("{at}.matches[{i}]"), findings));
+        let matches =
+            rule.matches.iter().enumerate().map(|(i, m)| grpc_match(m, &format!("{at}.matches[{i}]"), findings));
         let mut matches: Vec<wire::Match> = matches.collect();
         if matches.is_empty() {
             matches.push(grpc_match(&GrpcMatch::default(), &at, findings));
@@ -94,7 +111,13 @@ fn grpc<'a>(route: &'a GrpcRoute, findings: &mut Findings) -> Written<'a> {
         Rule { matches, filters: &rule.filters, backends: &rule.backend_refs, http: None }
     });
     let rules = rules.collect();
-    Written { kind: "GRPCRoute", meta: &route.metadata, parents: &route.spec.parent_refs, hosts: &route.spec.hostnames, rules }
+    Written {
+        kind: "GRPCRoute",
+        meta: &route.metadata,
+        parents: &route.spec.parent_refs,
+        hosts: &route.spec.hostnames,
+        rules,
+    }
 }
 
 /// Routes that have a service as parent.
@@ -174,7 +197,8 @@ fn http_match(m: &HttpMatch, at: &str, findings: &mut Findings) -> wire::Match {
         "PathPrefix" => path::Kind::Segments(value),
         "RegularExpression" => path::Kind::Regex(pattern(&value, &field, findings)),
         other => {
-            findings.error(format!("{at}.path.type"), format!("{other:?} is not Exact, PathPrefix or RegularExpression"));
+            findings
+                .error(format!("{at}.path.type"), format!("{other:?} is not Exact, PathPrefix or RegularExpression"));
             path::Kind::Exact(value)
         }
     };
@@ -261,7 +285,11 @@ impl Resolver<'_> {
         let mut backends: Vec<_> =
             backends.map(|(i, b)| self.backend(b, &format!("{at}.backendRefs[{i}]"), findings)).collect();
         if backends.is_empty() && redirect.is_none() {
-            backends.push(wire::Backend { weight: 1, invalid: "the rule has no backends".into(), ..Default::default() });
+            backends.push(wire::Backend {
+                weight: 1,
+                invalid: "the rule has no backends".into(),
+                ..Default::default()
+            });
         }
         out.action = Some(match redirect {
             Some(redirect) => Action::Redirect(redirect),
@@ -281,7 +309,8 @@ impl Resolver<'_> {
         out: &mut wire::Route,
         findings: &mut Findings,
     ) -> Option<wire::Redirect> {
-        let mut missing = |field: &str| findings.error(format!("{at}.{field}"), format!("needed by type {}", filter.kind));
+        let mut missing =
+            |field: &str| findings.error(format!("{at}.{field}"), format!("needed by type {}", filter.kind));
         match filter.kind.as_str() {
             "RequestHeaderModifier" => match &filter.request_header_modifier {
                 Some(m) => out.request = Some(headers(m, &format!("{at}.requestHeaderModifier"), findings)),
@@ -341,7 +370,10 @@ impl Resolver<'_> {
         out.invalid = if kind != "Service" || !b.group.as_deref().unwrap_or("").is_empty() {
             format!("InvalidKind: {kind} is not a backend that is supported")
         } else if place != self.namespace && !self.granted(place, "Service", &b.name) {
-            format!("RefNotPermitted: no ReferenceGrant in {place} lets {} of {} refer to it", self.kind, self.namespace)
+            format!(
+                "RefNotPermitted: no ReferenceGrant in {place} lets {} of {} refer to it",
+                self.kind, self.namespace
+            )
         } else if b.port.is_none() {
             "a port is needed".to_owned()
         } else if self.objects.service(place, &b.name).is_none() {
@@ -369,9 +401,10 @@ impl Resolver<'_> {
 pub fn granted(objects: &Objects, from: (&str, &str, &str), to: (&str, &str, &str)) -> bool {
     objects.reference_grants().filter(|g| namespace(&g.metadata) == to.1).any(|g| {
         g.spec.from.iter().any(|f| (f.group.as_str(), f.kind.as_str(), f.namespace.as_str()) == from)
-            && g.spec.to.iter().any(|t| {
-                t.group.is_empty() && t.kind == to.0 && t.name.as_ref().is_none_or(|n| n == to.2)
-            })
+            && g.spec
+                .to
+                .iter()
+                .any(|t| t.group.is_empty() && t.kind == to.0 && t.name.as_ref().is_none_or(|n| n == to.2))
     })
 }
 
@@ -389,7 +422,11 @@ fn times(rule: &HttpRule, at: &str, out: &mut wire::Route, unsafe_retry: bool, f
     for (index, code) in retry.codes.iter().enumerate().filter(|(_, c)| !(400..600).contains(*c)) {
         findings.error(format!("{at}.retry.codes[{index}]"), format!("{code} is not between 400 and 599"));
     }
-    let conditions = if rule.retry.is_some() { vec![wire::Condition::Reset as i32, wire::Condition::ConnectFailure as i32] } else { Vec::new() };
+    let conditions = if rule.retry.is_some() {
+        vec![wire::Condition::Reset as i32, wire::Condition::ConnectFailure as i32]
+    } else {
+        Vec::new()
+    };
     out.retry = Some(wire::Retry {
         attempts: retry.attempts.unwrap_or(u32::from(rule.retry.is_some())),
         per_try_timeout_ms: each,
@@ -439,7 +476,10 @@ fn path_change(p: &PathModifier, at: &str, findings: &mut Findings) -> Option<wi
         ("ReplaceFullPath", Some(path), _) => path_change::Kind::Full(path.clone()),
         ("ReplacePrefixMatch", _, Some(path)) => path_change::Kind::Prefix(path.clone()),
         (other, ..) => {
-            findings.error(format!("{at}.type"), format!("{other:?} needs its own field, replaceFullPath or replacePrefixMatch"));
+            findings.error(
+                format!("{at}.type"),
+                format!("{other:?} needs its own field, replaceFullPath or replacePrefixMatch"),
+            );
             return None;
         }
     };
@@ -451,7 +491,9 @@ fn cors(c: &trysail_api::gateway::route::Cors) -> wire::Cors {
         let kind = match o.split_once('*') {
             None => text::Kind::Exact(o.clone()),
             Some(("", "")) => text::Kind::Present(true),
-            Some((before, after)) => text::Kind::Regex(format!("{}[^/]+{}", regex::escape(before), regex::escape(after))),
+            Some((before, after)) => {
+                text::Kind::Regex(format!("{}[^/]+{}", regex::escape(before), regex::escape(after)))
+            }
         };
         wire::Text { kind: Some(kind) }
     };

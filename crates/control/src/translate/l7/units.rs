@@ -94,7 +94,9 @@ pub fn method(value: &str, field: &str, findings: &mut Findings) {
 pub fn hostname(value: &str, field: &str, findings: &mut Findings) {
     let bare = value.strip_prefix("*.").unwrap_or(value);
     let label = |l: &str| {
-        !l.is_empty() && l.len() <= 63 && l.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-' || b == b'_')
+        !l.is_empty()
+            && l.len() <= 63
+            && l.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-' || b == b'_')
     };
     if bare.is_empty() || bare.len() > 253 || !bare.split('.').all(label) {
         findings.error(field, format!("{value:?} is not a host name"));
@@ -107,9 +109,16 @@ mod tests {
 
     #[test]
     fn durations() {
-        for (text, wanted) in
-            [("0", 0), ("0s", 0), ("500ms", 500), ("2s", 2000), ("1m30s", 90_000), ("1h", 3_600_000), ("2.5s", 2500), ("1us", 1)]
-        {
+        for (text, wanted) in [
+            ("0", 0),
+            ("0s", 0),
+            ("500ms", 500),
+            ("2s", 2000),
+            ("1m30s", 90_000),
+            ("1h", 3_600_000),
+            ("2.5s", 2500),
+            ("1us", 1),
+        ] {
             assert_eq!(milliseconds(text), Ok(wanted), "{text}");
         }
         for text in ["", "5", "s", "-1s", "1 s", "1d", "1e3s", "10s5"] {

@@ -70,7 +70,10 @@ fn routes(objects: &Objects, service: &VirtualService, findings: &mut Findings) 
             let read = reader.matched(matched, &format!("{at}.match[{m}]"));
             let mut route = wire::Route { r#match: Some(read), ..base.clone() };
             // What replaces a prefix needs a prefix; a route that matches otherwise has its whole path replaced.
-            if !matches!(route.r#match.as_ref().and_then(|m| m.path.as_ref()?.kind.clone()), None | Some(path::Kind::Prefix(_))) {
+            if !matches!(
+                route.r#match.as_ref().and_then(|m| m.path.as_ref()?.kind.clone()),
+                None | Some(path::Kind::Prefix(_))
+            ) {
                 for change in [route.rewrite.as_mut().and_then(|r| r.path.as_mut())].into_iter().flatten() {
                     if let Some(path_change::Kind::Prefix(whole)) = change.kind.clone() {
                         change.kind = Some(path_change::Kind::Full(whole));
@@ -110,7 +113,8 @@ impl Reader<'_> {
             Action::Redirect(self.redirect(redirect, &format!("{at}.redirect")))
         } else if let Some(direct) = &route.direct_response {
             if !(100..600).contains(&direct.status) {
-                self.findings.error(format!("{at}.directResponse.status"), format!("{} is not a status", direct.status));
+                self.findings
+                    .error(format!("{at}.directResponse.status"), format!("{} is not a status", direct.status));
             }
             let body = direct.body.as_ref().and_then(|b| b.string.clone()).unwrap_or_default();
             Action::Direct(wire::Direct { status: direct.status.into(), body })
@@ -181,7 +185,11 @@ impl Reader<'_> {
             for (name, text) in list {
                 let at = format!("{at}.{field}.{name}");
                 header_name(name, &at, self.findings);
-                headers.push(wire::Value { name: name.to_ascii_lowercase(), value: Some(self.text(text, &at, true)), not });
+                headers.push(wire::Value {
+                    name: name.to_ascii_lowercase(),
+                    value: Some(self.text(text, &at, true)),
+                    not,
+                });
             }
         }
         let query = m.query_params.iter().map(|(name, text)| {
@@ -189,7 +197,8 @@ impl Reader<'_> {
             wire::Value { name: name.clone(), value, not: false }
         });
         let query = query.collect();
-        let mut one = |text: &Option<Text>, field: &str| text.as_ref().map(|t| self.text(t, &format!("{at}.{field}"), false));
+        let mut one =
+            |text: &Option<Text>, field: &str| text.as_ref().map(|t| self.text(t, &format!("{at}.{field}"), false));
         wire::Match {
             path,
             headers,
@@ -223,7 +232,8 @@ impl Reader<'_> {
         given: Option<&Headers>,
         at: &str,
     ) -> (Option<wire::HeaderChanges>, Option<wire::HeaderChanges>) {
-        let mut one = |changes: Option<&HeaderChanges>, side: &str| changes.map(|c| self.changes(c, &format!("{at}.{side}")));
+        let mut one =
+            |changes: Option<&HeaderChanges>, side: &str| changes.map(|c| self.changes(c, &format!("{at}.{side}")));
         let request = one(given.and_then(|h| h.request.as_ref()), "request");
         (request, one(given.and_then(|h| h.response.as_ref()), "response"))
     }
@@ -267,7 +277,8 @@ impl Reader<'_> {
                         continue;
                     }
                     None => {
-                        self.findings.error(format!("{at}.retryOn"), format!("{other:?} is not a condition that is known"));
+                        self.findings
+                            .error(format!("{at}.retryOn"), format!("{other:?} is not a condition that is known"));
                         continue;
                     }
                 },
@@ -360,11 +371,8 @@ impl Reader<'_> {
     fn mirrors(&mut self, route: &HttpRoute, at: &str) -> Vec<wire::Mirror> {
         let mut out = Vec::new();
         if let Some(host) = &route.mirror {
-            let share = self.percent(
-                route.mirror_percentage.as_ref(),
-                route.mirror_percent,
-                &format!("{at}.mirrorPercentage"),
-            );
+            let share =
+                self.percent(route.mirror_percentage.as_ref(), route.mirror_percent, &format!("{at}.mirrorPercentage"));
             out.push(wire::Mirror { backend: Some(self.backend(host, &format!("{at}.mirror"))), share });
         }
         for (index, mirror) in route.mirrors.iter().enumerate() {
@@ -424,7 +432,9 @@ pub fn check(service: &VirtualService, findings: &mut Findings) {
         units::hostname(host, &format!("spec.hosts[{index}]"), findings);
     }
     for (index, gateway) in spec.gateways.iter().enumerate().filter(|(_, g)| *g != "mesh") {
-        let message = format!("{gateway:?}: Istio's own Gateway is not supported; attach an HTTPRoute to a Gateway of the Gateway API");
+        let message = format!(
+            "{gateway:?}: Istio's own Gateway is not supported; attach an HTTPRoute to a Gateway of the Gateway API"
+        );
         findings.error(format!("spec.gateways[{index}]"), message);
     }
     findings.unsupported(!spec.tcp.is_empty(), "spec.tcp");

@@ -2,7 +2,7 @@
 //! for it; what requires a waypoint is not reached around it.
 
 use crate::engine::{SIDECAR, WAYPOINT, gateway, tool_app, waypoint};
-use crate::routes::ask;
+use crate::routes::{Said, ask};
 use crate::support::*;
 use serde_json::json;
 
@@ -179,12 +179,116 @@ impl Issuer {
     }
 
     fn token(&self, extra: serde_json::Value) -> String {
-        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs();
-        let mut claims = json!({"iss": self.name, "sub": "u", "exp": now + 600});
+        let mut claims = json!({"iss": self.name, "sub": "u", "exp": now() + 600});
         claims.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
         let mut header = jsonwebtoken::Header::new(jsonwebtoken::Algorithm::ES256);
         header.kid = Some(self.name.to_owned());
         jsonwebtoken::encode(&header, &claims, &self.key).unwrap()
+    }
+}
+
+/// Seconds since 1970, as tokens count.
+fn now() -> u64 {
+    std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs()
+}
+
+/// One hop that looks at tokens, and who asks through it.
+struct Door<'a> {
+    lab: &'a Lab,
+    from: &'a str,
+    namespace: &'a str,
+    address: &'a str,
+    target: &'a str,
+}
+
+impl Door<'_> {
+    fn authenticate(&self, name: &str, rule: &str) {
+        self.lab.apply(&format!(
+            "---\napiVersion: security.istio.io/v1\nkind: RequestAuthentication\nmetadata: {{name: {name}, namespace: {}}}\nspec: {{{}, jwtRules: [{rule}]}}\n",
+            self.namespace, self.target
+        ));
+    }
+
+    fn allow(&self, name: &str, rules: &str) {
+        self.lab.apply(&policy(self.namespace, name, &format!("{{{}, rules: [{rules}]}}", self.target)));
+    }
+
+    fn ask(&self, token: Option<&str>) -> Said {
+        let field = token.map(|t| format!("\nauthorization: Bearer {t}")).unwrap_or_default();
+        ask(self.lab, self.from, self.address, &format!("GET /hello{field}"))
+    }
+
+    fn status(&self, token: &str) -> u16 {
+        self.ask(Some(token)).status
+    }
+
+    /// RA1, RA2, RA4: none is no error; what cannot be validated is.
+    fn validated(&self, a: &Issuer, b: &Issuer) {
+        self.lab.until_call((self.from, "client"), &format!("http://{}/hello", self.address), 200);
+        self.authenticate("a", &format!("{{issuer: A, jwks: '{}'}}", a.jwks));
+        let bad = a.token(json!({})) + "x";
+        self.lab.until("tokens are looked at", || match self.status(&bad) {
+            401 => Ok(()),
+            other => Err(other.to_string()),
+        });
+        assert_eq!(self.ask(None).status, 200);
+        let said = self.ask(Some(&a.token(json!({}))));
+        assert_eq!(said.status, 200);
+        assert!(!said.body.contains("authorization="), "the token is not passed on: {}", said.body);
+        let refused = self.ask(Some(&a.token(json!({"exp": 1}))));
+        assert_eq!(refused.status, 401);
+        assert!(refused.head.contains("www-authenticate: bearer"), "{}", refused.head);
+        assert_eq!(self.status(&b.token(json!({}))), 401, "an issuer that no rule knows");
+        assert_eq!(self.status(&b.token(json!({"iss": "A"}))), 401, "another's key");
+        assert_eq!(self.status(&a.token(json!({"exp": now() - 30}))), 200, "within the leeway");
+        let unsigned = "eyJhbGciOiJub25lIn0.eyJpc3MiOiJBIn0.";
+        assert_eq!(self.status(unsigned), 401);
+    }
+
+    /// RA5: claims count, nested and listed.
+    fn claims(&self, a: &Issuer) {
+        self.allow(
+            "claims",
+            "{when: [{key: 'request.auth.claims[groups]', values: [admin]}]}, {when: [{key: 'request.auth.claims[org][unit]', values: ['ops*']}]}",
+        );
+        self.lab.until_call((self.from, "client"), &format!("http://{}/hello", self.address), 403);
+        for (claims, wanted) in [
+            (json!({"groups": ["dev", "admin"]}), 200),
+            (json!({"groups": "admin"}), 200),
+            (json!({"groups": "dev admin"}), 403),
+            (json!({"org": {"unit": "ops-1"}}), 200),
+            (json!({}), 403),
+        ] {
+            assert_eq!(self.status(&a.token(claims.clone())), wanted, "{}: {claims}", self.namespace);
+        }
+        self.lab.lab(&["delete", "authorizationpolicy", "-n", self.namespace, "claims"]);
+    }
+
+    /// RA3: one audience in common.
+    fn audiences(&self, a: &Issuer) {
+        self.authenticate("a", &format!("{{issuer: A, audiences: [shop, pay], jwks: '{}'}}", a.jwks));
+        self.lab.until("audiences are asked for", || match self.status(&a.token(json!({"aud": "x"}))) {
+            403 => Ok(()),
+            other => Err(other.to_string()),
+        });
+        assert_eq!(self.status(&a.token(json!({"aud": ["pay", "x"]}))), 200);
+    }
+
+    /// RA6: two rules, each in its own place.
+    fn two_rules(&self, a: &Issuer, b: &Issuer) {
+        self.authenticate("b", &format!("{{issuer: B, jwks: '{}', fromHeaders: [{{name: x-b}}]}}", b.jwks));
+        self.authenticate("a", &format!("{{issuer: A, jwks: '{}'}}", a.jwks));
+        self.allow("principals", "{from: [{source: {requestPrincipals: [A/u, B/u]}}]}");
+        let ask = |fields: &str| ask(self.lab, self.from, self.address, &format!("GET /hello\n{fields}")).status;
+        self.lab.until("both rules act", || {
+            let codes = (self.ask(None).status, ask(&format!("x-b: {}", b.token(json!({})))));
+            if codes == (403, 200) { Ok(()) } else { Err(format!("{codes:?}")) }
+        });
+        assert_eq!(self.status(&a.token(json!({}))), 200);
+        assert_eq!(self.status(&b.token(json!({}))), 401, "nobody looks there for B");
+        let two = |a: &str, b: &str| ask(&format!("authorization: Bearer {a}\nx-b: {b}"));
+        assert_eq!(two(&a.token(json!({})), &b.token(json!({}))), 401, "two principals");
+        assert_eq!(two(&a.token(json!({})), &b.token(json!({"exp": 1}))), 401, "one of them expired");
     }
 }
 
@@ -207,85 +311,15 @@ fn tokens(user: User) {
     .concat();
     let lab = up(user, &manifests);
     let edge = "targetRefs: [{group: gateway.networking.k8s.io, kind: Gateway, name: edge}]";
-    for (from, ns, address, target) in [
+    for (from, namespace, address, target) in [
         ("l7", "l7", "app:8080", TO_APP),
         ("sc", "sc", "app:8080", "selector: {matchLabels: {app: app}}"),
         ("outside", "l4", "edge-istio.l4:80", edge),
     ] {
-        let authentication = |name: &str, rule: &str| {
-            format!(
-                "---\napiVersion: security.istio.io/v1\nkind: RequestAuthentication\nmetadata: {{name: {name}, namespace: {ns}}}\nspec: {{{target}, jwtRules: [{rule}]}}\n"
-            )
-        };
-        lab.until_call((from, "client"), &format!("http://{address}/hello"), 200);
-        lab.apply(&authentication("a", &format!("{{issuer: A, jwks: '{}'}}", a.jwks)));
-        let bad = a.token(json!({})) + "x";
-        lab.until("tokens are looked at", || {
-            let said = ask(&lab, from, address, &format!("GET /hello\nauthorization: Bearer {bad}"));
-            if said.status == 401 { Ok(()) } else { Err(said.status.to_string()) }
-        });
-        let status = |token: Option<&str>| {
-            let field = token.map(|t| format!("\nauthorization: Bearer {t}")).unwrap_or_default();
-            ask(&lab, from, address, &format!("GET /hello{field}"))
-        };
-        // RA1, RA2, RA4: none is no error; what cannot be validated is.
-        assert_eq!(status(None).status, 200);
-        let good = a.token(json!({}));
-        let said = status(Some(&good));
-        assert_eq!(said.status, 200);
-        assert!(!said.body.contains("authorization="), "the token is not passed on: {}", said.body);
-        let refused = status(Some(&a.token(json!({"exp": 1}))));
-        assert_eq!(refused.status, 401);
-        assert!(refused.head.contains("www-authenticate: bearer"), "{}", refused.head);
-        assert_eq!(status(Some(&b.token(json!({})))).status, 401, "an issuer that no rule knows");
-        assert_eq!(status(Some(&b.token(json!({"iss": "A"})))).status, 401, "another's key");
-        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs();
-        assert_eq!(status(Some(&a.token(json!({"exp": now - 30})))).status, 200, "within the leeway");
-        let unsigned = "eyJhbGciOiJub25lIn0.eyJpc3MiOiJBIn0.";
-        assert_eq!(status(Some(unsigned)).status, 401);
-        // RA5: claims count, nested and listed.
-        lab.apply(&policy(
-            ns,
-            "claims",
-            &format!("{{{target}, rules: [{{when: [{{key: 'request.auth.claims[groups]', values: [admin]}}]}}, {{when: [{{key: 'request.auth.claims[org][unit]', values: ['ops*']}}]}}]}}"),
-        ));
-        lab.until_call((from, "client"), &format!("http://{address}/hello"), 403);
-        for (claims, wanted) in [
-            (json!({"groups": ["dev", "admin"]}), 200),
-            (json!({"groups": "admin"}), 200),
-            (json!({"groups": "dev admin"}), 403),
-            (json!({"org": {"unit": "ops-1"}}), 200),
-            (json!({}), 403),
-        ] {
-            assert_eq!(status(Some(&a.token(claims.clone()))).status, wanted, "{ns}: {claims}");
-        }
-        lab.lab(&["delete", "authorizationpolicy", "-n", ns, "claims"]);
-        // RA3: one audience in common.
-        lab.apply(&authentication("a", &format!("{{issuer: A, audiences: [shop, pay], jwks: '{}'}}", a.jwks)));
-        lab.until("audiences are asked for", || {
-            let code = status(Some(&a.token(json!({"aud": "x"})))).status;
-            if code == 403 { Ok(()) } else { Err(code.to_string()) }
-        });
-        assert_eq!(status(Some(&a.token(json!({"aud": ["pay", "x"]})))).status, 200);
-        // RA6: two rules, each in its own place.
-        lab.apply(&authentication("b", &format!("{{issuer: B, jwks: '{}', fromHeaders: [{{name: x-b}}]}}", b.jwks)));
-        lab.apply(&authentication("a", &format!("{{issuer: A, jwks: '{}'}}", a.jwks)));
-        lab.apply(&policy(
-            ns,
-            "principals",
-            &format!("{{{target}, rules: [{{from: [{{source: {{requestPrincipals: [A/u, B/u]}}}}]}}]}}"),
-        ));
-        let at = |field: &str, token: &str| ask(&lab, from, address, &format!("GET /hello\n{field}{token}")).status;
-        lab.until("both rules act", || {
-            let codes = (status(None).status, at("x-b: ", &b.token(json!({}))));
-            if codes == (403, 200) { Ok(()) } else { Err(format!("{codes:?}")) }
-        });
-        assert_eq!(status(Some(&a.token(json!({})))).status, 200);
-        assert_eq!(status(Some(&b.token(json!({})))).status, 401, "nobody looks there for B");
-        let two = |first: &str, second: &str| {
-            ask(&lab, from, address, &format!("GET /hello\nauthorization: Bearer {first}\nx-b: {second}")).status
-        };
-        assert_eq!(two(&a.token(json!({})), &b.token(json!({}))), 401, "two principals");
-        assert_eq!(two(&a.token(json!({})), &b.token(json!({"exp": 1}))), 401, "one of them expired");
+        let door = Door { lab: &lab, from, namespace, address, target };
+        door.validated(&a, &b);
+        door.claims(&a);
+        door.audiences(&a);
+        door.two_rules(&a, &b);
     }
 }

@@ -47,7 +47,7 @@ fn check(lab: &Lab, from: &str, address: &str, rows: &[Row], wrong: &mut Vec<Str
             Some(not) => !all.contains(not),
             None => all.contains(*w),
         };
-        if said.status != *status || !wanted.iter().all(|w| fits(w)) {
+        if said.status != *status || !wanted.iter().all(fits) {
             wrong.push(format!(
                 "{address}: {request:?}: {} {:?}, not {status} {wanted:?}\n{all}",
                 said.status, said.body

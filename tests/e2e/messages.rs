@@ -3,10 +3,7 @@
 use crate::support::*;
 use std::process::Stdio;
 
-pub const TESTS: &[Test] = &[
-    ("wrong_manifests_are_refused_with_a_clear_message", manifests),
-    ("a_mode_that_is_not_there_stops_its_pods_and_says_so", modes),
-];
+pub const TESTS: &[Test] = &[("wrong_manifests_are_refused_with_a_clear_message", manifests)];
 
 fn said(user: User, manifest: &str, flags: &[&str]) -> String {
     let mut command = trysail(user);
@@ -43,13 +40,4 @@ fn manifests(user: User) {
     settings.set_snapshot_path("snapshots");
     settings.set_prepend_module_to_snapshot(false);
     settings.bind(|| insta::assert_snapshot!("messages", all.join("\n")));
-}
-
-fn modes(user: User) {
-    let lab = up(user, "");
-    lab.apply(&[namespace("side", "istio-injection: enabled"), client("side", "default")].concat());
-    lab.until("the pod says why it waits", || {
-        let table = lab.lab(&["get", "pods", "-n", "side"]);
-        if table.contains("ModeUnavailable") { Ok(()) } else { Err(table) }
-    });
 }

@@ -284,15 +284,20 @@ impl Framer {
 
     fn head(&mut self, bytes: &[u8]) -> Result<usize, Violation> {
         // One empty line before a request is tolerated (RFC 9112, 2.2), and not passed on as part of it.
-        if bytes.starts_with(b"\r\n") && self.searched == 0 {
-            return Ok(2);
+        if self.searched == 0 {
+            match bytes {
+                [b'\r', b'\n', ..] => return Ok(2),
+                [] | [b'\r'] => return Ok(0),
+                _ => {}
+            }
         }
-        let from = self.searched.saturating_sub(3);
-        let found = bytes.get(from..).unwrap_or_default().windows(4).position(|w| w == b"\r\n\r\n");
-        let Some(end) = found.map(|at| from + at + 4) else {
+        // Only what is new, and what may belong to it, is searched: a head that drips in costs no more than one that comes whole.
+        let fresh = bytes.get(self.searched.saturating_sub(3)..).unwrap_or_default();
+        let Some(end) = fresh.windows(4).position(|w| w == b"\r\n\r\n").map(|at| bytes.len() - fresh.len() + at + 4)
+        else {
             self.searched = bytes.len();
             // A head that ends in another way never ends here.
-            if bytes.windows(2).any(|w| w == b"\n\n") || bytes.windows(3).any(|w| w == b"\n\r\n" || w == b"\r\r\n") {
+            if fresh.windows(2).any(|w| w == b"\n\n") || fresh.windows(3).any(|w| w == b"\n\r\n" || w == b"\r\r\n") {
                 return head(bytes).map(|_| 0);
             }
             return if bytes.len() > HEAD_LIMIT { Err(Violation::HeadTooLarge) } else { Ok(0) };

@@ -36,5 +36,6 @@ fn kinds_are_named_as_on_kubectls_command_line() {
     for text in ["po", "Pod", "pods", "pod"] {
         assert_eq!(text.parse::<Kind>().unwrap(), Kind::Pod);
     }
-    assert!("gateways".parse::<Kind>().is_err());
+    assert_eq!("gateways".parse::<Kind>().unwrap(), Kind::Gateway);
+    assert!("gatewayes".parse::<Kind>().is_err());
 }

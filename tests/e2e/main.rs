@@ -13,6 +13,7 @@ mod guide;
 mod lab;
 mod matrix;
 mod messages;
+mod operate;
 mod peers;
 mod routes;
 mod smuggling;
@@ -41,6 +42,7 @@ fn main() {
         lab::TESTS,
         matrix::TESTS,
         messages::TESTS,
+        operate::TESTS,
         peers::TESTS,
         routes::TESTS,
         smuggling::TESTS,

@@ -82,6 +82,13 @@ pub fn load(file: &str, text: &str) -> Load {
     out
 }
 
+/// Reads one YAML document, such as an annotation's text; null when there is none.
+pub fn yaml(text: &str) -> Result<Value, String> {
+    let nodes = MarkedYaml::load_from_str(text).map_err(|e| format!("not valid YAML: {}", e.info()))?;
+    let mut lines = Lines { base: 1, by_path: BTreeMap::new() };
+    Ok(nodes.first().map_or(Value::Null, |node| to_json(node, "", 1, &mut lines)))
+}
+
 /// Splits at lines `---`; each with the number of its first line.
 fn documents(text: &str) -> Vec<(usize, &str)> {
     let mut out = Vec::new();

@@ -3,6 +3,7 @@
 
 pub mod admin;
 pub mod log;
+pub mod memory;
 pub mod metrics;
 pub mod ready;
 pub mod relay;

@@ -1,6 +1,7 @@
 //! What a Gateway is made of: an account, a Deployment of the proxy, a Service. Pure; whoever owns the objects puts them in place.
 
 use crate::inject::{self, Proxy};
+use crate::proxy_config;
 use crate::translate::objects::{name, namespace};
 use crate::translate::waypoint::is_waypoint_class;
 use std::collections::BTreeMap;
@@ -14,7 +15,7 @@ use trysail_api::k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use trysail_api::labels::{
     DATAPLANE_MODE, GATEWAY_CLASS, GATEWAY_MANAGED, GATEWAY_NAME, SIDECAR_INJECT, WAYPOINT_PORT,
 };
-use trysail_api::object::Object;
+use trysail_api::object::{Object, annotation};
 
 /// The longest name of a Service (RFC 1035 label).
 const LONGEST: usize = 63;
@@ -41,6 +42,12 @@ pub fn objects(gateway: &Gateway) -> Vec<Object> {
         Object::Service(Box::new(service(gateway, &made, waypoint))),
         Object::Deployment(Box::new(deployment(gateway, &made, waypoint))),
     ]
+}
+
+/// The annotation with the proxy's settings: the Gateway's own, or the one that it wants on what is made of it.
+pub fn config(gateway: &Gateway) -> Option<&str> {
+    let wanted = gateway.spec.infrastructure.as_ref().and_then(|i| i.annotations.get(proxy_config::ANNOTATION));
+    wanted.map(String::as_str).or_else(|| annotation(&gateway.metadata, proxy_config::ANNOTATION))
 }
 
 fn own_labels(gateway: &Gateway) -> BTreeMap<String, String> {
@@ -107,7 +114,8 @@ fn deployment(gateway: &Gateway, made: &str, waypoint: bool) -> Deployment {
     labels.insert(SIDECAR_INJECT.to_owned(), "false".to_owned());
     labels.insert("service.istio.io/canonical-name".to_owned(), made.to_owned());
     let role = if waypoint { Proxy::Waypoint } else { Proxy::Gateway };
-    let container = inject::container(role, (name(&gateway.metadata), &gateway.spec.gateway_class_name));
+    let mut container = inject::container(role, (name(&gateway.metadata), &gateway.spec.gateway_class_name));
+    inject::configure(&mut container, config(gateway));
     let spec = PodSpec {
         service_account_name: Some(made.to_owned()),
         termination_grace_period_seconds: Some(10),

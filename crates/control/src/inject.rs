@@ -1,5 +1,6 @@
 //! Sidecars: what is added to a pod, as the injection webhook does it. Pure.
 
+use crate::proxy_config;
 use trysail_api::k8s_openapi::api::core::v1::{
     ConfigMapProjection, Container, EnvVar, EnvVarSource, HTTPGetAction, ObjectFieldSelector, Pod, Probe,
     ProjectedVolumeSource, ServiceAccountTokenProjection, Volume, VolumeMount, VolumeProjection,
@@ -16,8 +17,6 @@ pub const SIDECAR: &str = "istio-proxy";
 pub const READY_PORT: u16 = 15021;
 /// The ConfigMap, in every namespace, with the mesh's root certificate.
 pub const ROOT_CONFIG: &str = "istio-ca-root-cert";
-/// Annotation with settings of the proxy, YAML.
-const PROXY_CONFIG: &str = "proxy.istio.io/config";
 
 /// A role of the proxy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,9 +36,7 @@ pub fn inject(pod: &mut Pod) {
     }
     let mut sidecar = container(Proxy::Sidecar, ("", ""));
     sidecar.restart_policy = Some("Always".to_owned());
-    if let Some(config) = annotation(&pod.metadata, PROXY_CONFIG) {
-        sidecar.env.get_or_insert_default().extend(settings(config));
-    }
+    configure(&mut sidecar, annotation(&pod.metadata, proxy_config::ANNOTATION));
     let spec = pod.spec.get_or_insert_default();
     spec.init_containers.get_or_insert_default().insert(0, sidecar);
     spec.volumes.get_or_insert_default().extend(volumes());
@@ -47,24 +44,13 @@ pub fn inject(pod: &mut Pod) {
     pod.metadata.annotations.get_or_insert_default().insert(SIDECAR_STATUS.to_owned(), status);
 }
 
-/// The settings of `proxy.istio.io/config` that a sidecar knows, as environment: `proxyMetadata` and `terminationDrainDuration`.
-fn settings(config: &str) -> Vec<EnvVar> {
-    let mut out = Vec::new();
-    for line in config.lines() {
-        let Some((key, value)) = line.split_once(':') else { continue };
-        let (key, value) = (key.trim(), value.trim().trim_matches('"'));
-        match key {
-            "terminationDrainDuration" => out.push(env("TERMINATION_DRAIN_DURATION", value)),
-            // Keys of proxyMetadata are variables' names.
-            key if !value.is_empty()
-                && key.chars().all(|c| c.is_ascii_uppercase() || c == '_' || c.is_ascii_digit()) =>
-            {
-                out.push(env(key, value));
-            }
-            _ => {}
-        }
+/// Adds what a proxy's annotation says to its environment. What cannot be read was refused where it was written.
+pub fn configure(container: &mut Container, annotation: Option<&str>) {
+    match annotation.map(proxy_config::read) {
+        Some(Ok(config)) => container.env.get_or_insert_default().extend(config.env),
+        Some(Err(error)) => tracing::warn!(error, "annotation {} is not followed", proxy_config::ANNOTATION),
+        None => {}
     }
-    out
 }
 
 fn env(name: &str, value: &str) -> EnvVar {

@@ -5,8 +5,10 @@ pub mod ca_server;
 pub mod deploy;
 pub mod files;
 pub mod inject;
+pub mod proxy_config;
 pub mod publish;
 pub mod serve;
+pub mod status;
 pub mod translate;
 
 pub use serve::{ServeError, Settings, serve};

@@ -1,11 +1,13 @@
-//! `trysail bench`: what the node proxies cost, as ratios to the bare network in the same run. Whatever is compared takes turns.
+//! `trysail bench`: what each way of meshing costs, as ratios to the bare network in the same run. Whatever is compared takes turns.
 
 use crate::run::{GuideError, manifests};
-use crate::stage::{Mode, Stage, StageError};
+use crate::stage::{Mode, Programs, Stage, StageError};
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::time::Duration;
 use trysail_lab::account::Account;
-use trysail_lab::api::Request;
+use trysail_lab::api::{Manifest, Request};
 use trysail_lab::output::table;
 use trysail_load::result::Summary;
 
@@ -24,6 +26,9 @@ pub struct Args {
     /// Another Istio-compatible node proxy, measured in the same run.
     #[arg(long)]
     pub l4_proxy: Option<PathBuf>,
+    /// A haproxy, measured in the same run as one plaintext hop beside the gateway.
+    #[arg(long)]
+    pub haproxy: Option<PathBuf>,
 }
 
 /// What is measured: a name, a unit, the load generator's flags, and how its result becomes a number.
@@ -31,12 +36,14 @@ struct Measure {
     name: &'static str,
     unit: &'static str,
     flags: &'static [&'static str],
-    url: &'static str,
+    path: &'static str,
     value: fn(&Summary) -> f64,
     /// Whether less is better.
     less: bool,
 }
 
+/// How long after its start a process is idle.
+const SETTLED: Duration = Duration::from_secs(7);
 /// Bytes of one answer in the throughput measurement.
 const BULK: f64 = 33_554_432.0;
 
@@ -45,7 +52,7 @@ const MEASURES: [Measure; 4] = [
         name: "requests, 16 connections",
         unit: "1/s",
         flags: &["-qps", "0", "-c", "16"],
-        url: "http://echo:8080/",
+        path: "/",
         value: Summary::qps,
         less: false,
     },
@@ -54,7 +61,7 @@ const MEASURES: [Measure; 4] = [
         unit: "1/s",
         // A fixed number: the client's ports are not to run out.
         flags: &["-qps", "0", "-c", "16", "-keepalive=false", "-n", "3000"],
-        url: "http://echo:8080/",
+        path: "/",
         value: Summary::qps,
         less: false,
     },
@@ -62,7 +69,7 @@ const MEASURES: [Measure; 4] = [
         name: "one stream",
         unit: "Gbit/s",
         flags: &["-qps", "0", "-c", "1", "-timeout", "30s"],
-        url: "http://echo:8080/?size=33554432",
+        path: "/?size=33554432",
         value: |s| s.qps() * BULK * 8.0 / 1e9,
         less: false,
     },
@@ -70,7 +77,7 @@ const MEASURES: [Measure; 4] = [
         name: "P50 at 200/s, 16 connections",
         unit: "ms",
         flags: &["-qps", "200", "-c", "16"],
-        url: "http://echo:8080/",
+        path: "/",
         value: |s| s.histogram.percentile_ms(50.0),
         less: true,
     },
@@ -78,22 +85,53 @@ const MEASURES: [Measure; 4] = [
 
 /// One way through a lab, with its numbers by measure and round.
 struct Way<'a> {
-    name: String,
+    name: &'static str,
     stage: &'a Stage,
-    mode: Mode,
+    /// Namespace of its client.
+    namespace: &'static str,
+    /// What the client calls.
+    address: &'static str,
     numbers: Vec<Vec<f64>>,
+}
+
+impl<'a> Way<'a> {
+    fn new(name: &'static str, stage: &'a Stage, namespace: &'static str, address: &'static str) -> Self {
+        Self { name, stage, namespace, address, numbers: vec![Vec::new(); MEASURES.len()] }
+    }
+}
+
+/// The lab of the guide with what only the benchmark needs.
+fn own(haproxy: Option<&PathBuf>) -> Result<Stage, StageError> {
+    let further = |file: &str, text: &str| Manifest { file: file.to_owned(), text: text.to_owned() };
+    let mut all = manifests();
+    all.push(further("examples/bench/gateway.yaml", include_str!("../../../examples/bench/gateway.yaml")));
+    let mut programs = Programs::default();
+    if let Some(path) = haproxy {
+        all.push(further("examples/bench/haproxy.yaml", include_str!("../../../examples/bench/haproxy.yaml")));
+        programs.images.push(format!("haproxy={}", path.display()));
+    }
+    Stage::open(all, programs)
 }
 
 /// Runs the benchmark; 0 when every request of it was answered 200.
 pub fn run(args: &Args) -> Result<i32, GuideError> {
-    let own = Stage::open(manifests(), None).map_err(GuideError::Lab)?;
-    let other =
-        args.l4_proxy.clone().map(|path| Stage::open(manifests(), Some(path))).transpose().map_err(GuideError::Lab)?;
-    let way =
-        |name: &str, stage, mode| Way { name: name.to_owned(), stage, mode, numbers: vec![Vec::new(); MEASURES.len()] };
-    let mut ways = vec![way("no mesh", &own, Mode::None), way("ambient L4", &own, Mode::AmbientL4)];
-    ways.extend(other.as_ref().map(|stage| way("ambient L4, other proxy", stage, Mode::AmbientL4)));
-    let idle = memory(&own).map_err(|e| GuideError::Case("bench", e))?;
+    let lab = own(args.haproxy.as_ref()).map_err(GuideError::Lab)?;
+    let other = args.l4_proxy.clone().map(|path| {
+        Stage::open(manifests(), Programs { l4_proxy: Some(path), ..Programs::default() }).map_err(GuideError::Lab)
+    });
+    let other = other.transpose()?;
+    let mut ways: Vec<Way<'_>> =
+        Mode::ALL.iter().map(|mode| Way::new(mode.title(), &lab, mode.namespace(), "echo:8080")).collect();
+    ways.push(Way::new("gateway, plaintext", &lab, Mode::None.namespace(), "hop-trysail"));
+    if args.haproxy.is_some() {
+        ways.push(Way::new("haproxy, plaintext", &lab, Mode::None.namespace(), "haproxy"));
+    }
+    if let Some(stage) = &other {
+        ways.push(Way::new("ambient L4, other proxy", stage, Mode::AmbientL4.namespace(), "echo:8080"));
+    }
+    eprintln!("… memory");
+    std::thread::sleep(SETTLED);
+    let idle = memory(&lab).map_err(|e| GuideError::Case("bench", e))?;
     let mut failed = Vec::new();
     for round in 0..args.rounds {
         for (index, measure) in MEASURES.iter().enumerate() {
@@ -110,12 +148,13 @@ pub fn run(args: &Args) -> Result<i32, GuideError> {
         }
     }
     print!("{}", text(&ways));
-    println!("\nresident memory of an idle node proxy: {idle:.1} MiB");
+    println!("\nresident memory of an idle process, MiB:");
+    idle.iter().for_each(|(role, mib)| println!("  {role}: {mib:.1}"));
     failed.iter().for_each(|line| println!("NOT AS IT MUST BE: {line}"));
     if let Some(dir) = &args.out {
         let file = dir.join("bench.json");
-        let written =
-            std::fs::create_dir_all(dir).and_then(|()| std::fs::write(&file, format!("{:#}\n", document(&ways, idle))));
+        let written = std::fs::create_dir_all(dir)
+            .and_then(|()| std::fs::write(&file, format!("{:#}\n", document(&ways, &idle))));
         written.map_err(|e| GuideError::Out(file.clone(), e))?;
         println!("Numbers: {}", file.display());
     }
@@ -126,18 +165,22 @@ fn load(way: &Way<'_>, measure: &Measure, seconds: u32) -> Result<Summary, Stage
     let length = format!("{seconds}s");
     let mut command = vec!["fortio", "load", "-t", &length, "-json", "-", "-allow-initial-errors"];
     command.extend(measure.flags);
-    command.push(measure.url);
-    let output = way.stage.client(way.mode.namespace(), &command)?;
+    let url = format!("http://{}{}", way.address, measure.path);
+    command.push(&url);
+    let output = way.stage.client(way.namespace, &command)?;
     let value = serde_json::from_str(&output.stdout).unwrap_or_default();
     Summary::from_json(&value).ok_or_else(|| StageError::Refused(format!("no result: {}", output.stderr.trim())))
 }
 
-/// Mean resident memory of the node proxies, MiB.
-fn memory(stage: &Stage) -> Result<f64, StageError> {
+/// Mean resident memory of the processes of each role of the data plane, MiB.
+fn memory(stage: &Stage) -> Result<BTreeMap<&'static str, f64>, StageError> {
     let account: Account = serde_json::from_value(stage.ask(&Request::Account)?).unwrap_or_default();
-    let proxies = account.get("node proxy").cloned().unwrap_or_default();
-    let total: u64 = proxies.values().map(|usage| usage.memory_kib).sum();
-    Ok(total as f64 / 1024.0 / proxies.len().max(1) as f64)
+    let mean = |role: &'static str| {
+        let processes = account.get(role)?;
+        let total: u64 = processes.values().map(|usage| usage.memory_kib).sum();
+        Some((role, total as f64 / 1024.0 / processes.len() as f64))
+    };
+    Ok(["node proxy", "sidecar", "waypoint", "gateway"].into_iter().filter_map(mean).collect())
 }
 
 fn median(numbers: &[f64]) -> f64 {
@@ -166,7 +209,7 @@ fn text(ways: &[Way<'_>]) -> String {
             let better = if measure.less { " (less is better)" } else { "" };
             rows.push(vec![
                 measure.name.to_owned(),
-                way.name.clone(),
+                way.name.to_owned(),
                 format!("{:.3}", median(&numbers)),
                 measure.unit.to_owned(),
                 format!("{middle:.3} ({low:.3}..{high:.3}){better}"),
@@ -176,13 +219,15 @@ fn text(ways: &[Way<'_>]) -> String {
     table(&rows)
 }
 
-fn document(ways: &[Way<'_>], idle: f64) -> Value {
+fn document(ways: &[Way<'_>], idle: &BTreeMap<&'static str, f64>) -> Value {
     let measures = MEASURES.iter().enumerate().map(|(index, measure)| {
-        let all =
-            ways.iter().map(|way| (way.name.clone(), json!(way.numbers.get(index)))).collect::<serde_json::Map<_, _>>();
+        let all = ways
+            .iter()
+            .map(|way| (way.name.to_owned(), json!(way.numbers.get(index))))
+            .collect::<serde_json::Map<_, _>>();
         json!({"name": measure.name, "unit": measure.unit, "rounds": all})
     });
-    json!({"schema": "trysail.bench/v1", "measures": measures.collect::<Vec<_>>(), "idle_proxy_mib": idle})
+    json!({"schema": "trysail.bench/v1", "measures": measures.collect::<Vec<_>>(), "idle_mib": idle})
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use crate::cases::{canary, latency, mtls};
 use crate::report::{Results, json, terminal};
-use crate::stage::{Mode, Stage, StageError};
+use crate::stage::{Mode, Programs, Stage, StageError};
 use crate::verdict;
 use indicatif::{ProgressBar, ProgressStyle};
 use std::path::PathBuf;
@@ -137,7 +137,7 @@ pub fn run(args: Args) -> Result<i32, GuideError> {
         + if asked(Case::Canary) { canary::PATHS.len() as u64 } else { 0 };
     let progress = Progress::new(steps);
     progress.step("starting a lab: two nodes, every way of meshing side by side");
-    let stage = Stage::open(manifests(), None).map_err(GuideError::Lab)?;
+    let stage = Stage::open(manifests(), Programs::default()).map_err(GuideError::Lab)?;
     let profile = if args.profile == Profile::Full { "full" } else { "quick" };
     let mut results = Results { profile, plan, ..Results::default() };
     if asked(Case::Mtls) {

@@ -104,6 +104,15 @@ pub struct Stage {
     started: Started,
 }
 
+/// Programs of others in a lab.
+#[derive(Clone, Debug, Default)]
+pub struct Programs {
+    /// The node proxy of every node.
+    pub l4_proxy: Option<PathBuf>,
+    /// Further images, `NAME=COMMAND`.
+    pub images: Vec<String>,
+}
+
 /// A command's outcome.
 #[derive(Debug)]
 pub struct Output {
@@ -117,17 +126,17 @@ pub struct Output {
 
 impl Stage {
     /// Starts a lab and applies `manifests`; returns when everything is ready.
-    pub fn open(manifests: Vec<Manifest>, l4_proxy: Option<PathBuf>) -> Result<Self, StageError> {
-        let suffix = if l4_proxy.is_some() { "-other" } else { "" };
+    pub fn open(manifests: Vec<Manifest>, programs: Programs) -> Result<Self, StageError> {
+        let suffix = if programs.l4_proxy.is_some() { "-other" } else { "" };
         let name = format!("guide-{}{suffix}", std::process::id());
         let options = Options {
             name: name.clone(),
             nodes: 2,
-            images: Vec::new(),
+            images: programs.images,
             owned: true,
             cert_ttl: 86_400,
             log: "info".to_owned(),
-            l4_proxy,
+            l4_proxy: programs.l4_proxy,
         };
         let started = up::start(&options)?;
         let stage = Self { name, started };

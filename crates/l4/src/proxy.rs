@@ -55,6 +55,7 @@ pub async fn run(settings: Settings) -> Result<(), ProxyError> {
     });
     let pods = Arc::new(Pods::new(shared.clone()));
     let quit = CancellationToken::new();
+    tasks.spawn(trysail_base::memory::settle(ready.clone()));
     let admin = Admin { shared: shared.clone(), pods: pods.clone(), ready, metrics, quit: quit.clone() };
     admin.serve(settings.stats_address).await.map_err(|(address, error)| ProxyError::Listen(address, error))?;
 

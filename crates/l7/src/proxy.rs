@@ -185,6 +185,7 @@ pub async fn run(settings: Settings, role: Role) -> Result<(), ProxyError> {
         }
     });
     tasks.spawn(upkeep(proxy.clone()));
+    tasks.spawn(trysail_base::memory::settle(proxy.ready.clone()));
     terminated().await;
     tracing::info!(open = proxy.connections.len(), "draining");
     proxy.drain.cancel();

@@ -1,17 +1,20 @@
 //! The lab's objects, in memory and, for the control plane, as files in a folder.
 
 use jiff::Timestamp;
-use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 use trysail_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use trysail_api::object::{Kind, Object, ObjectKey};
+use trysail_control::status;
+use trysail_control::translate::objects::Objects;
 
 /// The objects.
 pub struct Store {
-    objects: BTreeMap<ObjectKey, Object>,
+    objects: Objects,
     dir: PathBuf,
     version: u64,
+    /// The version of the last change of anything that a status follows from.
+    caused: u64,
 }
 
 /// Kinds that the control plane reads.
@@ -36,7 +39,7 @@ impl Store {
     /// An empty store that writes to `dir`.
     pub fn new(dir: PathBuf) -> io::Result<Self> {
         std::fs::create_dir_all(&dir)?;
-        Ok(Self { objects: BTreeMap::new(), dir, version: 0 })
+        Ok(Self { objects: Objects::default(), dir, version: 0, caused: 0 })
     }
 
     /// The folder.
@@ -51,10 +54,20 @@ impl Store {
 
     /// All objects of a kind; of one namespace if given.
     pub fn list(&self, kind: Kind, namespace: Option<&str>) -> Vec<&Object> {
-        let of = |(key, _): &(&ObjectKey, &Object)| {
-            key.kind == kind && namespace.is_none_or(|n| !kind.namespaced() || key.namespace == n)
+        let inside = |object: &&Object| {
+            namespace.is_none_or(|n| !kind.namespaced() || object.meta().namespace.as_deref() == Some(n))
         };
-        self.objects.iter().filter(of).map(|(_, object)| object).collect()
+        self.objects.of(kind).filter(inside).collect()
+    }
+
+    /// All objects.
+    pub fn objects(&self) -> &Objects {
+        &self.objects
+    }
+
+    /// Changes with every change of something that a status follows from.
+    pub fn caused(&self) -> u64 {
+        self.caused
     }
 
     /// Puts an object in, with a new resource version; uid and creation time are kept or made. Returns its key.
@@ -72,19 +85,28 @@ impl Store {
             meta.namespace = Some(key.namespace.clone());
         }
         self.write(&key, &object)?;
-        self.objects.insert(key.clone(), object);
+        self.change(&key);
+        self.objects.set(key.clone(), Some(object));
         Ok(key)
     }
 
     /// Takes an object out.
     pub fn remove(&mut self, key: &ObjectKey) -> Option<Object> {
         let removed = self.objects.remove(key)?;
+        self.version += 1;
+        self.change(key);
         if PUBLISHED.contains(&key.kind)
             && let Err(error) = std::fs::remove_file(self.file(key))
         {
             tracing::error!(%key, %error, "an object's file could not be removed");
         }
         Some(removed)
+    }
+
+    fn change(&mut self, key: &ObjectKey) {
+        if status::CAUSES.contains(&key.kind) {
+            self.caused = self.version;
+        }
     }
 
     fn file(&self, key: &ObjectKey) -> PathBuf {

@@ -4,10 +4,11 @@ use crate::images::Images;
 use serde_json::Value;
 use trysail_api::diagnostic::{Diagnostic, Severity};
 use trysail_api::k8s_openapi::api::batch::v1::JobSpec;
-use trysail_api::k8s_openapi::api::core::v1::PodSpec;
+use trysail_api::k8s_openapi::api::core::v1::{PodSpec, PodTemplateSpec};
 use trysail_api::labels;
 use trysail_api::load::Loaded;
-use trysail_api::object::{Object, label};
+use trysail_api::object::{Object, annotation, label};
+use trysail_control::{deploy, proxy_config};
 
 /// Paths under `spec` of a pod that are honoured, `[]` for any index and `*` for any key.
 const POD: &[&str] = &[
@@ -94,6 +95,7 @@ pub fn check(loaded: &Loaded, images: &Images) -> Vec<Diagnostic> {
         }
         _ => {}
     }
+    out.proxy_config();
     for finding in trysail_control::translate::l7::check(&loaded.object).0 {
         let severity = if finding.error { Severity::Error } else { Severity::Notice };
         out.add(severity, &finding.field, &finding.message, "");
@@ -125,6 +127,30 @@ impl Findings<'_> {
             message: message.to_owned(),
             cure: cure.to_owned(),
         });
+    }
+
+    /// The proxy's settings in an annotation of a pod, of a template, of a Gateway.
+    fn proxy_config(&mut self) {
+        fn in_template(template: &PodTemplateSpec) -> Option<&str> {
+            annotation(template.metadata.as_ref()?, proxy_config::ANNOTATION)
+        }
+        let (path, text) = match &self.loaded.object {
+            Object::Pod(pod) => ("metadata", annotation(&pod.metadata, proxy_config::ANNOTATION)),
+            Object::Deployment(d) => ("spec.template.metadata", d.spec.as_ref().and_then(|s| in_template(&s.template))),
+            Object::Job(j) => ("spec.template.metadata", j.spec.as_ref().and_then(|s| in_template(&s.template))),
+            Object::Gateway(gateway) => ("metadata", deploy::config(gateway)),
+            _ => return,
+        };
+        let field = format!("{path}.annotations.{}", proxy_config::ANNOTATION);
+        match text.map(proxy_config::read) {
+            Some(Err(message)) => self.add(Severity::Error, &field, &message, ""),
+            Some(Ok(config)) => {
+                for ignored in config.ignored {
+                    self.add(Severity::Notice, &field, &format!("{ignored} has no effect"), "");
+                }
+            }
+            None => {}
+        }
     }
 
     fn job(&mut self, spec: &JobSpec, images: &Images) {

@@ -462,3 +462,39 @@ pub fn large(address: &str, mib: &str) {
     }
     println!("{} MiB back", total >> 20);
 }
+
+/// One GET over TLS, in the version that `alpn` asks for: what was agreed, status and body.
+pub fn https(address: &str, (name, root): (&str, &str), alpn: &str) {
+    let mut roots = rustls::RootCertStore::empty();
+    roots.add(rustls::pki_types::pem::PemObject::from_pem_slice(root.as_bytes()).unwrap()).unwrap();
+    let mut config = rustls::ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
+    config.alpn_protocols = vec![alpn.as_bytes().to_vec()];
+    let server = rustls::pki_types::ServerName::try_from(name.to_owned()).unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let said = runtime.block_on(async {
+        let stream = tokio::net::TcpStream::connect(address).await.map_err(|e| e.to_string())?;
+        let connector = tokio_rustls::TlsConnector::from(std::sync::Arc::new(config));
+        let stream = connector.connect(server, stream).await.map_err(|e| e.to_string())?;
+        let agreed = String::from_utf8_lossy(stream.get_ref().1.alpn_protocol().unwrap_or_default()).into_owned();
+        let io = TokioIo::new(stream);
+        #[allow(clippy::disallowed_methods)]
+        let response = if agreed == "h2" {
+            let (mut sender, connection) =
+                hyper::client::conn::http2::handshake(TokioExecutor::new(), io).await.map_err(|e| e.to_string())?;
+            tokio::spawn(connection);
+            let uri = format!("https://{name}/hello");
+            sender.send_request(Request::get(uri).body(Empty::<Bytes>::new()).unwrap()).await
+        } else {
+            let (mut sender, connection) =
+                hyper::client::conn::http1::handshake(io).await.map_err(|e| e.to_string())?;
+            tokio::spawn(connection);
+            let request = Request::get("/hello").header("host", name).body(Empty::<Bytes>::new()).unwrap();
+            sender.send_request(request).await
+        };
+        let response = response.map_err(|e| e.to_string())?;
+        let status = response.status().as_u16();
+        let body = response.into_body().collect().await.map_err(|e| e.to_string())?.to_bytes();
+        Ok::<_, String>(format!("{agreed} {status} {}", String::from_utf8_lossy(&body)))
+    });
+    println!("{}", said.unwrap_or_else(|error| error));
+}

@@ -33,6 +33,7 @@ pub fn run(args: &[String]) {
         ["raws", address, list] => client::raws(address, list),
         ["protocols", address] => client::protocols(address),
         ["large", address, mib] => client::large(address, mib),
+        ["https", address, name, root, alpn] => client::https(address, (name, root), alpn),
         ["first-line", address] => {
             let mut line = String::new();
             BufReader::new(TcpStream::connect(address).unwrap()).read_line(&mut line).unwrap();

@@ -20,6 +20,8 @@ static NAME: std::sync::OnceLock<String> = std::sync::OnceLock::new();
 static FLAKY: AtomicU64 = AtomicU64::new(0);
 /// Requests of a path beginning with `/mirrored`.
 static MIRRORED: AtomicU64 = AtomicU64::new(0);
+/// What was posted to the place for spans (OTLP/HTTP).
+static SPANS: std::sync::Mutex<Vec<u8>> = std::sync::Mutex::new(Vec::new());
 /// Requests whose body ended with an error.
 static ABORTED: AtomicU64 = AtomicU64::new(0);
 
@@ -76,6 +78,12 @@ async fn answer(mut request: Request<Incoming>) -> Answer {
     }
     let mut response = match path.as_str() {
         "/count" => return count(request).await,
+        "/v1/traces" => {
+            let spans = request.into_body().collect().await.map(|b| b.to_bytes()).unwrap_or_default();
+            SPANS.lock().unwrap().extend(&spans);
+            return Response::new(full("{}"));
+        }
+        "/spans" => Response::new(full(SPANS.lock().unwrap().clone())),
         "/bytes" => return stream(number(&request, "mib")),
         "/trailers" => return trailers(),
         // The first two tries of three fail.

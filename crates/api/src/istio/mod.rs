@@ -6,7 +6,7 @@ pub mod peer_authentication;
 pub mod request_authentication;
 pub mod virtual_service;
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -24,6 +24,17 @@ pub struct Istio<S> {
     /// What is wanted.
     #[serde(default)]
     pub spec: S,
+    /// What came of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub status: Option<Status>,
+}
+
+/// What came of an Istio object.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Status {
+    /// Conditions.
+    #[serde(default)]
+    pub conditions: Vec<Condition>,
 }
 
 /// Pods by label; an empty selector selects all.

@@ -41,6 +41,11 @@ impl Objects {
         };
     }
 
+    /// Takes an object out.
+    pub fn remove(&mut self, key: &ObjectKey) -> Option<Object> {
+        self.0.remove(key)
+    }
+
     /// One object.
     pub fn get(&self, key: &ObjectKey) -> Option<&Object> {
         self.0.get(key)

@@ -116,7 +116,7 @@ pub fn of_pod(objects: &Objects, pod: &Pod) -> Option<Waypoint> {
 }
 
 /// Whether a policy acts at an L7 hop on the way to `service`: then nothing may reach its ports around that hop.
-fn required(objects: &Objects, service: &Service) -> bool {
+pub fn required(objects: &Objects, service: &Service) -> bool {
     // Policies of the waypoint itself count only where it is the service's.
     let binding = asked(objects, &service.metadata)
         .filter(|b| bound(objects, b, namespace(&service.metadata), Addressed::Service).is_ok());

@@ -3,11 +3,13 @@
 use super::Cluster;
 use std::collections::BTreeSet;
 use trysail_api::gateway::gateways::{Address, Gateway};
-use trysail_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use trysail_api::labels::GATEWAY_MANAGED;
 use trysail_api::object::{Kind, Object, ObjectKey, label};
-use trysail_control::deploy;
 use trysail_control::translate::waypoint::{is_gateway_class, is_waypoint_class};
+use trysail_control::{deploy, status};
+
+/// How often statuses may follow from one another.
+const SETTLES: u8 = 4;
 
 impl Cluster {
     pub(super) async fn gateways(&mut self) {
@@ -27,7 +29,6 @@ impl Cluster {
                 wanted.insert(object.key());
                 self.accept(object);
             }
-            self.gateway_status(gateway);
         }
         for kind in [Kind::Deployment, Kind::Service, Kind::ServiceAccount] {
             let managed = |o: &&Object| label(o.meta(), GATEWAY_MANAGED).is_some();
@@ -41,6 +42,27 @@ impl Cluster {
                 .collect();
             for key in orphans {
                 self.remove(&key, None).await;
+            }
+        }
+    }
+
+    /// Every object's status, after what runs has its own.
+    pub(super) fn statuses(&mut self) {
+        let ours: Vec<Gateway> = self.store.objects().gateways().cloned().collect();
+        for gateway in ours {
+            self.gateway_status(gateway);
+        }
+        // A status may follow from another's.
+        for _ in 0..SETTLES {
+            if self.store.caused() == self.settled {
+                return;
+            }
+            self.settled = self.store.caused();
+            let (objects, now) = (self.store.objects(), crate::store::now());
+            let all = status::KINDS.iter().flat_map(|kind| objects.of(*kind));
+            let changed: Vec<Object> = all.filter_map(|object| status::settled(objects, object, &now)).collect();
+            for object in changed {
+                self.put(object);
             }
         }
     }
@@ -60,32 +82,15 @@ impl Cluster {
         let mut status = gateway.status.clone().unwrap_or_default();
         status.addresses =
             vec![address("Hostname", trysail_api::ids::service_hostname(&made, &namespace)), address("IPAddress", ip)];
-        let programmed =
-            if ready { ("True", "Programmed", "") } else { ("False", "Pending", "no proxy of it is ready") };
-        set(&mut status.conditions, "Accepted", ("True", "Accepted", ""), gateway.metadata.generation);
-        set(&mut status.conditions, "Programmed", programmed, gateway.metadata.generation);
+        let programmed = match ready {
+            true => (true, "Programmed", String::new()),
+            false => (false, "Pending", "no proxy of it is ready".to_owned()),
+        };
+        let (generation, now) = (gateway.metadata.generation, crate::store::now());
+        status::set(&mut status.conditions, "Accepted", (true, "Accepted", String::new()), generation, &now);
+        status::set(&mut status.conditions, "Programmed", programmed, generation, &now);
         if gateway.status.as_ref() != Some(&status) {
             self.put(Object::Gateway(Box::new(Gateway { status: Some(status), ..gateway })));
         }
     }
-}
-
-/// Sets a condition; its time changes only when its status does.
-fn set(
-    conditions: &mut Vec<Condition>,
-    kind: &str,
-    (status, reason, message): (&str, &str, &str),
-    generation: Option<i64>,
-) {
-    let before =
-        conditions.iter().find(|c| c.type_ == kind && c.status == status).map(|c| c.last_transition_time.clone());
-    conditions.retain(|c| c.type_ != kind);
-    conditions.push(Condition {
-        type_: kind.to_owned(),
-        status: status.to_owned(),
-        reason: reason.to_owned(),
-        message: message.to_owned(),
-        observed_generation: generation,
-        last_transition_time: before.unwrap_or_else(crate::store::now),
-    });
 }

@@ -68,6 +68,8 @@ pub struct Cluster {
     names: watch::Sender<Arc<Names>>,
     notes: BTreeMap<ObjectKey, VecDeque<String>>,
     next_vip: u16,
+    /// What the statuses of all objects follow from, as it was when they were told.
+    settled: u64,
     pod_events: mpsc::Sender<(String, PodView)>,
     /// Counts changes; requests that wait look again at each.
     changed: watch::Sender<u64>,
@@ -131,6 +133,7 @@ impl Cluster {
             proxy_env: parts.proxy_env,
             names: parts.names,
             notes: BTreeMap::new(),
+            settled: 0,
             next_vip: 20,
             pod_events,
             changed: watch::channel(0).0,

@@ -50,6 +50,7 @@ impl Cluster {
             self.launch(pod);
         }
         self.publish_services();
+        self.statuses();
         // Labels of namespaces and pods decide on capture, however they came about.
         let uids: Vec<String> = self.pods.keys().cloned().collect();
         for uid in uids {

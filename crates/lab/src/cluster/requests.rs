@@ -117,7 +117,14 @@ impl Cluster {
                 if spec.cluster_ip.is_none() && spec.type_.as_deref() != Some("ExternalName") {
                     spec.cluster_ip = Some(vip);
                 }
+                if let Some(Object::Service(old)) = old {
+                    service.status.clone_from(&old.status);
+                }
             }
+            (Object::AuthorizationPolicy(new), Some(Object::AuthorizationPolicy(old))) => {
+                new.status.clone_from(&old.status);
+            }
+            (Object::GatewayClass(new), Some(Object::GatewayClass(old))) => new.status.clone_from(&old.status),
             (Object::Deployment(new), Some(Object::Deployment(old))) => {
                 new.status.clone_from(&old.status);
                 let changed = new.spec != old.spec;

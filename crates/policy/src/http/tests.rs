@@ -161,10 +161,7 @@ fn az9_and_az10_names_of_callers() {
     let mut denied = source("principals", &[&scheme]);
     denied[0]["action"] = json!("DENY");
     table(denied, &[(WEB, false), (from("c/ops"), true)]);
-    table(
-        source("serviceAccounts", &["web", "c/ops"]),
-        &[(from("m/web"), true), (from("c/ops"), true), (WEB, false)],
-    );
+    table(source("serviceAccounts", &["web", "c/ops"]), &[(from("m/web"), true), (from("c/ops"), true), (WEB, false)]);
     let policy = Policy::compile(
         "m/p",
         Action::Allow,

@@ -12,7 +12,7 @@ use trysail_api::gateway::route::{
 };
 use trysail_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use trysail_api::labels::RETRY_UNSAFE;
-use trysail_api::object::annotation;
+use trysail_api::object::{Object, annotation};
 use trysail_wire::l7::{self as wire, path, path_change, route::Action, text};
 
 /// Routes of a service, for its callers.
@@ -76,6 +76,15 @@ pub fn all(objects: &Objects) -> Vec<Written<'_>> {
     let findings = &mut Findings::default();
     let http: Vec<_> = objects.http_routes().map(|r| http(r, findings)).collect();
     http.into_iter().chain(objects.grpc_routes().map(|r| grpc(r, findings)).collect::<Vec<_>>()).collect()
+}
+
+/// An object as a route, if it is one.
+pub fn read(object: &Object) -> Option<Written<'_>> {
+    match object {
+        Object::HTTPRoute(route) => Some(http(route, &mut Findings::default())),
+        Object::GRPCRoute(route) => Some(grpc(route, &mut Findings::default())),
+        _ => None,
+    }
 }
 
 fn http<'a>(route: &'a HttpRoute, findings: &mut Findings) -> Written<'a> {
@@ -145,6 +154,18 @@ pub fn of_services(objects: &Objects) -> Vec<(String, String, For)> {
 }
 
 impl Written<'_> {
+    /// What is wrong with the first backend that cannot be used, `Reason: message`.
+    pub fn unresolved(&self, objects: &Objects) -> Option<String> {
+        let routes = self.routes(objects, 0, &[]);
+        let backends = routes.iter().flat_map(|r| match &r.route.action {
+            Some(Action::Forward(forward)) => forward.backends.as_slice(),
+            _ => &[],
+        });
+        let mirrored = routes.iter().flat_map(|r| r.route.mirrors.iter().filter_map(|m| m.backend.as_ref()));
+        let wrong = backends.chain(mirrored).map(|b| &b.invalid).find(|problem| !problem.is_empty());
+        wrong.cloned()
+    }
+
     /// The routes, for one port (0: any) and for `hosts` (empty: any).
     pub fn routes(&self, objects: &Objects, port: u16, hosts: &[String]) -> Vec<Ranked> {
         let mut out = Vec::new();

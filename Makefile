@@ -6,7 +6,7 @@ PROFILE ?= quick
 .PHONY: help guide test bench lint build gen tools
 
 help:
-	@echo 'make guide   measure no mesh and ambient L4 on this machine (OUT=folder, PROFILE=quick|full)'
+	@echo 'make guide   measure no mesh, sidecar, ambient L4 and ambient L7 on this machine (OUT=folder, PROFILE=quick|full)'
 	@echo 'make test    everything that must hold, as root also for an unprivileged user'
 	@echo 'make lint    format, clippy, generated files, layout'
 	@echo 'make bench   ratios of throughput and latency, with their spread'

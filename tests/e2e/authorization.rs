@@ -245,6 +245,31 @@ impl Door<'_> {
         assert_eq!(self.status(unsigned), 401);
     }
 
+    /// Keys that are fetched do as well as keys that are written down.
+    fn fetched(&self, a: &Issuer, b: &Issuer) {
+        use base64::Engine;
+        let keys = base64::engine::general_purpose::URL_SAFE_NO_PAD.encode(&a.jwks);
+        let uri = format!("http://app.l4.svc.cluster.local:8080/decoded/{keys}");
+        self.authenticate("a", &format!("{{issuer: A, jwksUri: '{uri}'}}"));
+        self.lab.until("the keys are there", || match self.status(&a.token(json!({}))) {
+            200 => Ok(()),
+            other => Err(other.to_string()),
+        });
+        assert_eq!(self.status(&b.token(json!({"iss": "A"}))), 401, "another's key");
+        // Keys that cannot be had: no token is believed, and without one nothing changes.
+        self.authenticate("a", "{issuer: A, jwksUri: 'http://nowhere.l4.svc.cluster.local/keys'}");
+        self.lab.until("no key, no belief", || match self.status(&a.token(json!({}))) {
+            401 => Ok(()),
+            other => Err(other.to_string()),
+        });
+        assert_eq!(self.ask(None).status, 200);
+        self.authenticate("a", &format!("{{issuer: A, jwks: '{}'}}", a.jwks));
+        self.lab.until("the written keys count again", || match self.status(&a.token(json!({}))) {
+            200 => Ok(()),
+            other => Err(other.to_string()),
+        });
+    }
+
     /// RA5: claims count, nested and listed.
     fn claims(&self, a: &Issuer) {
         self.allow(
@@ -318,6 +343,7 @@ fn tokens(user: User) {
     ] {
         let door = Door { lab: &lab, from, namespace, address, target };
         door.validated(&a, &b);
+        door.fetched(&a, &b);
         door.claims(&a);
         door.audiences(&a);
         door.two_rules(&a, &b);

@@ -1,31 +1,64 @@
 //! The guide measures what it promises and says so in report.json.
 
 use crate::support::*;
+use serde_json::Value;
 
-pub const TESTS: &[Test] = &[("the_guide_measures_both_modes_and_reports_them", guide)];
+pub const TESTS: &[Test] =
+    &[("the_guide_measures_every_mode_and_reports_it", guide), ("modes_and_cases_of_the_guide_can_be_chosen", chosen)];
 
-fn guide(user: User) {
+/// Runs the guide; what it printed and its report.
+fn run(user: User, flags: &[&str]) -> (String, Value) {
+    let dir = format!("/dev/shm/guide-{}-{user:?}", std::process::id());
     let output =
-        trysail(user).args(["guide", "--rounds", "2", "--seconds", "1", "--out", "/dev/shm"]).output().unwrap();
+        trysail(user).args(["guide", "--rounds", "2", "--seconds", "1", "--out", &dir]).args(flags).output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
-    for word in ["no mesh", "ambient L4", "P99.9", "readable", "not readable", "blocked"] {
+    let report = serde_json::from_str(&std::fs::read_to_string(format!("{dir}/report.json")).unwrap()).unwrap();
+    std::fs::remove_dir_all(dir).unwrap();
+    (text, report)
+}
+
+fn guide(user: User) {
+    let (text, report) = run(user, &[]);
+    for word in ["no mesh", "sidecar", "ambient L4", "ambient L7", "P99.9", "readable", "not readable", "blocked"] {
         assert!(text.contains(word), "{word}: {text}");
     }
-    let file = "/dev/shm/report.json";
-    let report: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(file).unwrap()).unwrap();
-    std::fs::remove_file(file).unwrap();
     assert_eq!(report["schema"], "trysail.report/v1");
-    for mode in ["none", "ambient-l4"] {
+    for mode in ["none", "sidecar", "ambient-l4", "ambient-l7"] {
         let latency = &report["cases"]["latency"][mode];
-        assert_eq!(latency["count"], 400, "{latency}");
+        assert_eq!((&latency["count"], &latency["codes"]["200"]), (&400.into(), &400.into()), "{latency}");
         let keys = ["p50_ms", "p75_ms", "p90_ms", "p99_ms", "p999_ms"].map(|k| latency[k].as_f64().unwrap());
         assert!(keys[0] > 0.0 && keys.is_sorted(), "{latency}");
+        let mtls = &report["cases"]["mtls"][mode];
+        let meshed = mode != "none";
+        assert_eq!(
+            (&mtls["marker_on_wire"], &mtls["plaintext_blocked"]),
+            (&(!meshed).into(), &meshed.into()),
+            "{mtls}"
+        );
+        assert_eq!(mtls["same_root"] == true, meshed, "{mode}: {mtls}");
     }
-    let (bare, meshed) = (&report["cases"]["mtls"]["none"], &report["cases"]["mtls"]["ambient-l4"]);
-    assert_eq!((&bare["marker_on_wire"], &bare["plaintext_blocked"]), (&true.into(), &false.into()));
-    assert_eq!(
-        (&meshed["marker_on_wire"], &meshed["plaintext_blocked"], &meshed["same_root"]),
-        (&false.into(), &true.into(), &true.into())
-    );
+    for (path, followed) in [
+        ("ingress-ambient-l4", true),
+        ("east-west-ambient-l4", false),
+        ("east-west-ambient-l7", true),
+        ("east-west-sidecar", true),
+    ] {
+        let canary = &report["cases"]["canary"][path];
+        assert_eq!((&canary["followed"], &canary["failed"]), (&followed.into(), &0.into()), "{path}: {canary}");
+    }
+    assert_eq!(report["wrong"], serde_json::json!([]));
+}
+
+fn chosen(user: User) {
+    let (text, report) = run(user, &["--modes", "none,sidecar", "--cases", "mtls"]);
+    assert!(!text.contains("ambient"), "{text}");
+    let keys = |value: &Value| value.as_object().unwrap().keys().cloned().collect::<Vec<_>>();
+    assert_eq!(keys(&report["cases"]["mtls"]), ["none", "sidecar"]);
+    assert!(report["cases"]["latency"].as_object().is_none_or(serde_json::Map::is_empty), "{}", report["cases"]);
+    for (flag, value) in [("--modes", "ambient"), ("--cases", "speed")] {
+        let output = trysail(user).args(["guide", flag, value]).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success() && said.contains(value), "{said}");
+    }
 }

@@ -6,6 +6,7 @@ use http::HeaderMap;
 use http::header::{AUTHORIZATION, COOKIE, HeaderName};
 use jsonwebtoken::jwk::JwkSet;
 use jsonwebtoken::{Algorithm, DecodingKey, Validation};
+use rustls_pki_types::{CertificateDer, ServerName};
 use serde_json::Value;
 use std::sync::{Arc, RwLock};
 use std::time::{Duration, Instant};
@@ -235,7 +236,7 @@ impl Issuer {
                 return now.keys.clone();
             }
         }
-        let fetched = tokio::time::timeout(FETCH_LIMIT, fetch(&self.rule.jwks_uri)).await;
+        let fetched = tokio::time::timeout(FETCH_LIMIT, fetch(&self.rule.jwks_uri, machine)).await;
         let fetched = fetched.unwrap_or_else(|_| Err("no answer in time".to_owned()));
         let mut cell = cell.write().unwrap_or_else(std::sync::PoisonError::into_inner);
         match fetched {
@@ -260,13 +261,40 @@ fn unverified_issuer(token: &str) -> Option<String> {
     serde_json::from_slice::<Value>(&bytes).ok()?.get("iss")?.as_str().map(str::to_owned)
 }
 
-async fn fetch(uri: &str) -> Result<JwkSet, String> {
+/// A stream to a server of keys.
+trait Io: tokio::io::AsyncRead + tokio::io::AsyncWrite + Send + Unpin {}
+impl<T: tokio::io::AsyncRead + tokio::io::AsyncWrite + Send + Unpin> Io for T {}
+
+/// The machine's own roots, or those of `SSL_CERT_FILE`.
+fn machine() -> Vec<CertificateDer<'static>> {
+    rustls_native_certs::load_native_certs().certs
+}
+
+/// Connects, by TLS for https.
+async fn connect(uri: &http::Uri, roots: fn() -> Vec<CertificateDer<'static>>) -> Result<Box<dyn Io>, String> {
+    let host = uri.host().ok_or("no host")?;
+    let tls = uri.scheme_str() == Some("https");
+    let to = format!("{host}:{}", uri.port_u16().unwrap_or(if tls { 443 } else { 80 }));
+    let stream = tokio::net::TcpStream::connect(&to).await.map_err(|e| format!("{to}: {e}"))?;
+    if !tls {
+        return Ok(Box::new(stream));
+    }
+    let mut trusted = rustls::RootCertStore::empty();
+    trusted.add_parsable_certificates(roots());
+    let mut config = rustls::ClientConfig::builder().with_root_certificates(trusted).with_no_client_auth();
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    let name = host.trim_start_matches('[').trim_end_matches(']').to_owned();
+    let name = ServerName::try_from(name).map_err(|e| format!("{host}: {e}"))?;
+    let stream = tokio_rustls::TlsConnector::from(Arc::new(config)).connect(name, stream).await;
+    Ok(Box::new(stream.map_err(|e| format!("{to}: {e}"))?))
+}
+
+async fn fetch(uri: &str, roots: fn() -> Vec<CertificateDer<'static>>) -> Result<JwkSet, String> {
     use http_body_util::{BodyExt, Empty, Limited};
     let text = |e: &dyn std::fmt::Display| e.to_string();
     let uri: http::Uri = uri.parse().map_err(|e| text(&e))?;
     let authority = uri.authority().ok_or("no host")?.as_str().to_owned();
-    let to = if uri.port().is_some() { authority.clone() } else { format!("{authority}:80") };
-    let stream = tokio::net::TcpStream::connect(&to).await.map_err(|e| format!("{to}: {e}"))?;
+    let stream = connect(&uri, roots).await?;
     let (mut sender, connection) =
         hyper::client::conn::http1::handshake(hyper_util::rt::TokioIo::new(stream)).await.map_err(|e| text(&e))?;
     let path = uri.path_and_query().map_or("/", |p| p.as_str());
@@ -286,3 +314,6 @@ async fn fetch(uri: &str) -> Result<JwkSet, String> {
         end = connection => Err(end.err().map_or_else(|| "closed".to_owned(), |e| text(&e))),
     }
 }
+
+#[cfg(test)]
+mod tests;

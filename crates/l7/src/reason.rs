@@ -116,3 +116,16 @@ impl Reason {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_reason_is_documented() {
+        let text = include_str!("../../../docs/http.md");
+        for reason in Reason::ALL {
+            assert!(text.contains(&format!("| `{}` |", reason.as_str())), "{}", reason.as_str());
+        }
+    }
+}

@@ -1,5 +1,6 @@
 //! An HTTP server that does what the path asks for, in every version and manner.
 
+use base64::Engine;
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt};
 use http_body_util::combinators::BoxBody;
@@ -82,6 +83,11 @@ async fn answer(mut request: Request<Incoming>) -> Answer {
             let spans = request.into_body().collect().await.map(|b| b.to_bytes()).unwrap_or_default();
             SPANS.lock().unwrap().extend(&spans);
             return Response::new(full("{}"));
+        }
+        // What is asked for, decoded: a file that is made by whoever names it.
+        path if path.starts_with("/decoded/") => {
+            let text = path.trim_start_matches("/decoded/");
+            Response::new(full(base64::engine::general_purpose::URL_SAFE_NO_PAD.decode(text).unwrap_or_default()))
         }
         "/spans" => Response::new(full(SPANS.lock().unwrap().clone())),
         "/bytes" => return stream(number(&request, "mib")),

@@ -222,8 +222,8 @@ pub fn check_tokens(object: &RequestAuthentication, findings: &mut Findings) {
                     findings.error(format!("{at}.jwks"), "not a JSON Web Key Set: {\"keys\": […]}");
                 }
             }
-            (None, Some(uri)) if !uri.starts_with("http://") => {
-                findings.error(format!("{at}.jwksUri"), "only http:// addresses inside the cluster are supported");
+            (None, Some(uri)) if !(uri.starts_with("http://") || uri.starts_with("https://")) => {
+                findings.error(format!("{at}.jwksUri"), "not an http:// or https:// address");
             }
             (None, Some(_)) => {}
         }

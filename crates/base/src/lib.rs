@@ -3,7 +3,6 @@
 
 pub mod admin;
 pub mod log;
-pub mod memory;
 pub mod metrics;
 pub mod ready;
 pub mod relay;

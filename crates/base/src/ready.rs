@@ -2,7 +2,11 @@
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 use tokio::sync::watch;
+
+/// How long after readiness a process is taken to be done with starting.
+const SETTLED: Duration = Duration::from_secs(5);
 
 /// The set of gates that are still shut.
 #[derive(Clone)]
@@ -44,6 +48,12 @@ impl Readiness {
                 return;
             }
         }
+    }
+
+    /// Resolves some time after every gate has opened, when a process is done with starting.
+    pub async fn settled(&self) {
+        self.wait().await;
+        tokio::time::sleep(SETTLED).await;
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, BTreeSet<&'static str>> {

@@ -55,7 +55,13 @@ pub async fn run(settings: Settings) -> Result<(), ProxyError> {
     });
     let pods = Arc::new(Pods::new(shared.clone()));
     let quit = CancellationToken::new();
-    tasks.spawn(trysail_base::memory::settle(ready.clone()));
+    let starting = ready.clone();
+    tasks.spawn(async move {
+        starting.settled().await;
+        if let Err(error) = trysail_netns::memory::let_code_go() {
+            tracing::debug!(%error, "code stays resident");
+        }
+    });
     let admin = Admin { shared: shared.clone(), pods: pods.clone(), ready, metrics, quit: quit.clone() };
     admin.serve(settings.stats_address).await.map_err(|(address, error)| ProxyError::Listen(address, error))?;
 

@@ -185,7 +185,13 @@ pub async fn run(settings: Settings, role: Role) -> Result<(), ProxyError> {
         }
     });
     tasks.spawn(upkeep(proxy.clone()));
-    tasks.spawn(trysail_base::memory::settle(proxy.ready.clone()));
+    let ready = proxy.ready.clone();
+    tasks.spawn(async move {
+        ready.settled().await;
+        if let Err(error) = trysail_netns::memory::let_code_go() {
+            tracing::debug!(%error, "code stays resident");
+        }
+    });
     terminated().await;
     tracing::info!(open = proxy.connections.len(), "draining");
     proxy.drain.cancel();

@@ -3,6 +3,7 @@
 pub mod capture;
 pub mod fd_pass;
 pub mod link;
+pub mod memory;
 pub mod nft;
 pub mod ns;
 pub mod socket;

@@ -1,21 +1,16 @@
 //! Resident memory that a process has no more use for.
 
-use crate::ready::Readiness;
 use nix::sys::mman::{MmapAdvise, madvise};
 use std::ffi::c_void;
+use std::io;
 use std::ptr::NonNull;
-use std::time::Duration;
 
-/// How long after readiness a process is taken to be done with starting.
-const SETTLED: Duration = Duration::from_secs(5);
-
-/// Once the process has started, lets go of the code that starting took. In every pod of a mesh that is most of a sidecar's memory;
-/// what is needed again comes back from the page cache at its first use.
-pub async fn settle(ready: Readiness) {
-    ready.wait().await;
-    tokio::time::sleep(SETTLED).await;
-    let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
-    maps.lines().filter_map(code).for_each(|(start, length)| let_go(start, length));
+/// Lets go of all code that was used until now, such as what starting took: in every pod of a mesh that is most of a sidecar's memory.
+/// What is needed again comes back from the page cache at its first use.
+/// An error leaves the rest resident.
+pub fn let_code_go() -> io::Result<()> {
+    let maps = std::fs::read_to_string("/proc/self/maps")?;
+    maps.lines().filter_map(code).try_for_each(|(start, length)| let_go(start, length))
 }
 
 /// The addresses of a line of `/proc/PID/maps` (proc(5)) if it maps code of a file, which nobody writes to.
@@ -28,13 +23,11 @@ fn code(line: &str) -> Option<(usize, usize)> {
 }
 
 #[allow(unsafe_code)]
-fn let_go(start: usize, length: usize) {
-    let Some(address) = NonNull::new(std::ptr::without_provenance_mut::<c_void>(start)) else { return };
+fn let_go(start: usize, length: usize) -> io::Result<()> {
+    let Some(address) = NonNull::new(std::ptr::without_provenance_mut::<c_void>(start)) else { return Ok(()) };
     // SAFETY: the range is a private mapping of a file, readable and executable and never writable, so it holds the file's bytes and
     // nothing else; after MADV_DONTNEED the next access reads the same bytes again (madvise(2)). Nothing is unmapped.
-    if let Err(error) = unsafe { madvise(address, length, MmapAdvise::MADV_DONTNEED) } {
-        tracing::debug!(%error, "code stays resident");
-    }
+    Ok(unsafe { madvise(address, length, MmapAdvise::MADV_DONTNEED) }?)
 }
 
 #[cfg(test)]
@@ -54,9 +47,9 @@ mod tests {
         }
     }
 
-    #[tokio::test(start_paused = true)]
-    async fn the_process_goes_on() {
-        settle(Readiness::default()).await;
+    #[test]
+    fn the_process_goes_on() {
+        let_code_go().unwrap();
         assert_eq!("1".parse::<u8>().unwrap() + 1, 2);
     }
 }

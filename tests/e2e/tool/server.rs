@@ -119,20 +119,7 @@ async fn answer(mut request: Request<Incoming>) -> Answer {
             }
             response
         }
-        _ => Response::new(full(format!(
-            "{}{} {} {:?} host={} headers={}",
-            NAME.get().filter(|n| !n.is_empty()).map(|n| format!("{n}: ")).unwrap_or_default(),
-            request.method(),
-            request.uri().path_and_query().map_or("", |p| p.as_str()),
-            request.version(),
-            request
-                .uri()
-                .authority()
-                .map(|a| a.to_string())
-                .or_else(|| Some(request.headers().get("host")?.to_str().ok()?.to_owned()))
-                .unwrap_or_default(),
-            listed(request.headers()),
-        ))),
+        _ => Response::new(full(told(&request))),
     };
     #[allow(clippy::disallowed_methods)]
     let pod = std::env::var("HOSTNAME").unwrap_or_default();
@@ -142,6 +129,21 @@ async fn answer(mut request: Request<Incoming>) -> Answer {
         response.headers_mut().insert("content-length", length.into());
     }
     response
+}
+
+/// Everything about a request, to be looked at by whoever sent it.
+fn told(request: &Request<Incoming>) -> String {
+    let authority = request.uri().authority().map(ToString::to_string);
+    let host = || Some(request.headers().get("host")?.to_str().ok()?.to_owned());
+    format!(
+        "{}{} {} {:?} host={} headers={}",
+        NAME.get().filter(|n| !n.is_empty()).map(|n| format!("{n}: ")).unwrap_or_default(),
+        request.method(),
+        request.uri().path_and_query().map_or("", |p| p.as_str()),
+        request.version(),
+        authority.or_else(host).unwrap_or_default(),
+        listed(request.headers()),
+    )
 }
 
 fn listed(headers: &HeaderMap) -> String {

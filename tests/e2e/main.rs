@@ -13,6 +13,7 @@ mod guide;
 mod lab;
 mod matrix;
 mod messages;
+mod network;
 mod operate;
 mod peers;
 mod routes;
@@ -42,6 +43,7 @@ fn main() {
         lab::TESTS,
         matrix::TESTS,
         messages::TESTS,
+        network::TESTS,
         operate::TESTS,
         peers::TESTS,
         routes::TESTS,

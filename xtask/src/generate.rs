@@ -4,8 +4,8 @@ use anyhow::{Context, Result, bail};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-const SOURCES: [&str; 6] =
-    ["workload.proto", "authorization.proto", "discovery.proto", "ca.proto", "zds.proto", "l7.proto"];
+const SOURCES: [&str; 7] =
+    ["workload.proto", "authorization.proto", "discovery.proto", "ca.proto", "zds.proto", "l7.proto", "network.proto"];
 /// Services go to the crate that speaks them; messages all go to `wire`.
 const SERVICES: [(&str, &str); 2] =
     [("discovery.proto", "crates/xds/src/gen"), ("ca.proto", "crates/identity/src/gen")];

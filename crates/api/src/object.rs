@@ -11,6 +11,7 @@ use crate::istio::virtual_service::VirtualService;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Pod, Secret, Service, ServiceAccount};
+use k8s_openapi::api::networking::v1::NetworkPolicy;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -114,6 +115,7 @@ kinds! {
     HTTPRoute(HttpRoute): ["gateway.networking.k8s.io/v1", "gateway.networking.k8s.io/v1beta1"], "httproutes", [], true;
     GRPCRoute(GrpcRoute): ["gateway.networking.k8s.io/v1"], "grpcroutes", [], true;
     ReferenceGrant(ReferenceGrant): ["gateway.networking.k8s.io/v1", "gateway.networking.k8s.io/v1beta1"], "referencegrants", ["refgrant"], true;
+    NetworkPolicy(NetworkPolicy): ["networking.k8s.io/v1"], "networkpolicies", ["netpol"], true;
     Service(Service): ["v1"], "services", ["svc"], true;
     Job(Job): ["batch/v1"], "jobs", [], true;
     Deployment(Deployment): ["apps/v1"], "deployments", ["deploy"], true;

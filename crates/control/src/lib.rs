@@ -4,6 +4,7 @@ pub mod admin;
 pub mod ca_server;
 pub mod deploy;
 pub mod files;
+pub mod gate;
 pub mod inject;
 pub mod proxy_config;
 pub mod publish;

@@ -4,9 +4,12 @@ use crate::translate::Outcome;
 use prost::Message;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, RwLock, RwLockReadGuard};
-use trysail_mesh::codec::{policy_to_wire, service_to_wire, workload_to_wire};
+use trysail_mesh::codec::{self, policy_to_wire, service_to_wire, workload_to_wire};
 use trysail_mesh::{Change, Service, Workload};
-use trysail_wire::type_urls::{ADDRESS, AUTHORIZATION, L7_GATEWAY, L7_POLICY, L7_SERVICE, L7_TOKENS};
+use trysail_wire::network as net;
+use trysail_wire::type_urls::{
+    ADDRESS, AUTHORIZATION, L7_GATEWAY, L7_POLICY, L7_SERVICE, L7_TOKENS, NAMESPACE, NETWORK_POLICY,
+};
 use trysail_wire::workload::{Address, address::Type};
 use trysail_xds::server::{Batch, Publisher};
 use trysail_xds::session::{Catalog, Published};
@@ -48,7 +51,8 @@ impl Resources {
                 let to = match (type_url, change) {
                     (_, Change::PolicyGone(_)) => &mut gone,
                     (ADDRESS, _) => &mut addresses,
-                    _ => &mut policies,
+                    (AUTHORIZATION, _) => &mut policies,
+                    (other, _) => others.entry(other).or_default(),
                 };
                 to.insert(name);
             }
@@ -57,7 +61,7 @@ impl Resources {
         // list them and leave after those that no longer do.
         // Policies at layer 7 come before the records that lead traffic to where they act; routes before what they lead to is used.
         let mut of = |type_url: &'static str| (type_url, others.remove(type_url).unwrap_or_default());
-        let l7 = [of(L7_POLICY), of(L7_TOKENS), of(L7_SERVICE), of(L7_GATEWAY)];
+        let l7 = [of(NAMESPACE), of(NETWORK_POLICY), of(L7_POLICY), of(L7_TOKENS), of(L7_SERVICE), of(L7_GATEWAY)];
         let records = [(AUTHORIZATION, policies), (ADDRESS, addresses), (AUTHORIZATION, gone)];
         for (type_url, names) in l7.into_iter().chain(records) {
             if !names.is_empty() {
@@ -91,6 +95,18 @@ impl State {
                 let name = format!("{}/{}", p.namespace, p.name);
                 self.put(AUTHORIZATION, name, policy_to_wire(p).encode_to_vec(), Vec::new())
             }
+            Change::NetworkPolicy(p, spec) => {
+                let (namespace, name) = (p.namespace.clone(), p.name.clone());
+                let full = format!("{namespace}/{name}");
+                let body = net::Policy { namespace, name, spec: spec.to_vec() }.encode_to_vec();
+                self.put(NETWORK_POLICY, full, body, Vec::new())
+            }
+            Change::Namespace(name, labels) => {
+                let body = net::Namespace { name: name.clone(), labels: labels.clone() }.encode_to_vec();
+                self.put(NAMESPACE, name.clone(), body, Vec::new())
+            }
+            Change::NetworkPolicyGone(name) => self.remove(NETWORK_POLICY, name),
+            Change::NamespaceGone(name) => self.remove(NAMESPACE, name),
             Change::AddressGone(name) => self.remove(ADDRESS, name),
             Change::PolicyGone(name) => self.remove(AUTHORIZATION, name),
         }
@@ -169,7 +185,7 @@ impl Catalog for Resources {
     }
 
     fn knows(&self, type_url: &str) -> bool {
-        [ADDRESS, AUTHORIZATION, L7_SERVICE, L7_POLICY, L7_TOKENS, L7_GATEWAY].contains(&type_url)
+        codec::TYPES.contains(&type_url) || [L7_SERVICE, L7_POLICY, L7_TOKENS, L7_GATEWAY].contains(&type_url)
     }
 }
 

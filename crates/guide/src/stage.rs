@@ -8,7 +8,7 @@ use std::str::FromStr;
 use std::time::Duration;
 use trysail_api::object::Kind;
 use trysail_lab::api::{self, AskError, Manifest, Request, Target, Which};
-use trysail_lab::up::{self, Options, Started, UpError};
+use trysail_lab::up::{self, NetworkPolicyMode, Options, Started, UpError};
 
 /// A way of meshing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -109,6 +109,8 @@ pub struct Stage {
 pub struct Programs {
     /// The node proxy of every node.
     pub l4_proxy: Option<PathBuf>,
+    /// How NetworkPolicies act on pods of the mesh.
+    pub network_policy: NetworkPolicyMode,
     /// Further images, `NAME=COMMAND`.
     pub images: Vec<String>,
 }
@@ -137,6 +139,7 @@ impl Stage {
             cert_ttl: 86_400,
             log: "info".to_owned(),
             l4_proxy: programs.l4_proxy,
+            network_policy: programs.network_policy,
         };
         let started = up::start(&options)?;
         let stage = Self { name, started };

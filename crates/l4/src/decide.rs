@@ -8,6 +8,7 @@ use trysail_mesh::model::Waypoint;
 use trysail_mesh::pick::{NoEndpoint, pick};
 use trysail_mesh::{Health, Protocol, Service, Snapshot, Workload};
 use trysail_policy::authz::{Facts, Verdict, evaluate};
+use trysail_policy::network::{self, Direction};
 
 /// Where an outbound connection goes.
 #[derive(Clone, Debug)]
@@ -185,6 +186,9 @@ pub enum Refusal {
     /// Policy.
     #[error("{0}")]
     Policy(Verdict),
+    /// NetworkPolicies, asked about what is inside the tunnel.
+    #[error("networkpolicy: {0}")]
+    Network(network::Verdict),
 }
 
 /// The port of the pod `workload` that a CONNECT to `authority` leads to. `local`: the address that was dialled.
@@ -218,6 +222,50 @@ pub fn peer<'a>(
         known = true;
     }
     if known { Err(Refusal::OtherPeer { peer: identity.clone(), address }) } else { Ok(None) }
+}
+
+/// Whether NetworkPolicies admit what is inside a tunnel: the destination's for what comes in, the caller's for what goes out. What a
+/// caller's own proxy has judged is judged again, since a sidecar lives in the pod that it judges.
+pub fn inside(
+    snapshot: &Snapshot,
+    own: (&Workload, IpAddr),
+    (caller, address): (Option<&Workload>, IpAddr),
+    port: u16,
+) -> Result<(), Refusal> {
+    let peer = caller.map_or(network::End::Other(address), |w| w.end(address));
+    let ingress = snapshot.network_verdict(Direction::Ingress, own, peer, port);
+    if !ingress.allows() {
+        return Err(Refusal::Network(ingress));
+    }
+    let Some(caller) = caller else { return Ok(()) };
+    let egress = snapshot.network_verdict(Direction::Egress, (caller, address), own.0.end(own.1), port);
+    if egress.allows() { Ok(()) } else { Err(Refusal::Network(egress)) }
+}
+
+/// Whether NetworkPolicies let `source` go this way. To what a waypoint serves, if they let it go to any endpoint: which of them it will
+/// be, the waypoint says.
+pub fn may_leave(snapshot: &Snapshot, source: &Workload, route: &Route) -> Result<(), network::Verdict> {
+    let Route::Tunnel { workload, target, service, .. } = route else { return Ok(()) };
+    let Some(address) = source.addresses.first() else { return Ok(()) };
+    let asked = |peer: &Workload, at: IpAddr, port: u16| {
+        snapshot.network_verdict(Direction::Egress, (source, *address), peer.end(at), port)
+    };
+    let verdicts: Vec<network::Verdict> = if workload.addresses.contains(&target.ip()) {
+        vec![asked(workload, target.ip(), target.port())]
+    } else if let Some(service) = service {
+        let each = snapshot.endpoints(&service.key).filter_map(|w| {
+            let port = w.services.get(&service.key)?.get(&target.port())?;
+            Some(asked(w, *w.addresses.first()?, *port))
+        });
+        each.collect()
+    } else {
+        snapshot.at_address(target.ip()).map(|w| asked(w, target.ip(), target.port())).collect()
+    };
+    match verdicts.iter().any(network::Verdict::allows) {
+        true => Ok(()),
+        // Without any endpoint there is nothing to refuse.
+        false => verdicts.into_iter().next().map_or(Ok(()), Err),
+    }
 }
 
 /// Whether policy lets a connection with `facts` reach the pod `workload`.

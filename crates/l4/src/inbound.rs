@@ -37,7 +37,9 @@ enum InboundError {
 impl InboundError {
     fn status(&self) -> StatusCode {
         match self {
-            Self::Refused(Refusal::Policy(_) | Refusal::OtherPeer { .. }) => StatusCode::UNAUTHORIZED,
+            Self::Refused(Refusal::Policy(_) | Refusal::Network(_) | Refusal::OtherPeer { .. }) => {
+                StatusCode::UNAUTHORIZED
+            }
             Self::Refused(Refusal::OtherAddress(_)) | Self::Caller(_) => StatusCode::BAD_REQUEST,
             _ => StatusCode::SERVICE_UNAVAILABLE,
         }
@@ -128,6 +130,10 @@ async fn admit(pod: &Pod, peer: &Peer, connect: &Connect) -> Result<Admitted, In
     };
     let own = Caller { identity: Some(peer.identity.clone()), address: source_ip };
     let Caller { identity: source, address: source_ip } = stated.unwrap_or(own);
+    if pod.shared.settings.inner_gate {
+        let inside = decide::inside(&snapshot, (&workload, peer.local), (caller.as_deref(), source_ip), port);
+        inside.map_err(InboundError::Refused)?;
+    }
     let facts = Facts { source, via, source_ip, destination_ip: peer.local, destination_port: port };
     decide::admit(&snapshot, &workload, &facts).map_err(InboundError::Refused)?;
     Ok(Admitted { snapshot, workload, caller, facts })

@@ -18,6 +18,7 @@ use trysail_identity::svid::SvidError;
 use trysail_identity::tls::client_config;
 use trysail_mesh::Workload;
 use trysail_netns::socket::original_destination;
+use trysail_policy::network::Verdict;
 
 /// How many endpoints are tried for one connection.
 const ATTEMPTS: usize = 5;
@@ -35,6 +36,8 @@ enum OutboundError {
     Direct,
     #[error("no route")]
     NoRoute(#[source] NoRoute),
+    #[error("networkpolicy: {0}")]
+    Network(Verdict),
     #[error("no identity")]
     NoSvid(#[source] NoSvid),
     #[error("the certificate cannot be used")]
@@ -144,6 +147,10 @@ async fn connect(pod: &Arc<Pod>, to: SocketAddr, record: &mut Record) -> Result<
             End { workload: called, identity: proven },
             route.service().map(|s| &**s),
         );
+        if pod.shared.settings.inner_gate {
+            // Final: another endpoint is no way around a policy.
+            decide::may_leave(&snapshot, &source, &route).map_err(OutboundError::Network)?;
+        }
         match follow(pod, &source, &route).await {
             Ok(upstream) => return Ok((upstream, route)),
             Err(error) => {

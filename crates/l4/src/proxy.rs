@@ -67,10 +67,10 @@ pub async fn run(settings: Settings) -> Result<(), ProxyError> {
 
     let changed = Arc::new(Notify::new());
     let connect = xds::ToControl(settings.xds.clone(), settings.cluster.clone());
-    let state = xds::State::new(mesh, changed.clone(), state_gate);
+    let types = xds::types(&settings);
+    let state = xds::State::new(mesh, changed.clone(), &types, state_gate);
     tasks.spawn(
-        Client::new(connect, state, xds::node(&settings), xds::TYPES.iter().map(|t| Want::all(t)).collect())
-            .run(demanded),
+        Client::new(connect, state, xds::node(&settings), types.into_iter().map(Want::all).collect()).run(demanded),
     );
     tasks.spawn(zds::run(settings.zds_socket.clone(), pods.clone(), pods_gate));
     tasks.spawn(upkeep(shared.clone(), changed));

@@ -31,6 +31,8 @@ pub struct Settings {
     pub zds_socket: PathBuf,
     /// How long open connections may take to finish at shutdown.
     pub termination_grace: Duration,
+    /// Judge what is inside tunnels by NetworkPolicies; off with `NETWORK_POLICY=istio`.
+    pub inner_gate: bool,
     /// Address of the metrics and readiness ports.
     pub stats_address: IpAddr,
     /// Log filter.
@@ -60,6 +62,7 @@ impl Settings {
             secret_ttl: Duration::from_secs(r.value("SECRET_TTL_SECONDS", 86_400)),
             zds_socket: r.text("INPOD_UDS", "/var/run/ztunnel/ztunnel.sock").into(),
             termination_grace: Duration::from_secs(r.value("TERMINATION_GRACE_PERIOD_SECONDS", 30)),
+            inner_gate: r.text("NETWORK_POLICY", "trysail") != "istio",
             stats_address: r.value("STATS_ADDRESS", Ipv4Addr::UNSPECIFIED.into()),
             log: r.text("RUST_LOG", "info"),
         }

@@ -13,8 +13,11 @@ use trysail_wire::discovery::{Node, Resource};
 use trysail_wire::type_urls::{ADDRESS, AUTHORIZATION};
 use trysail_xds::client::{Connect, Handler, Rejected};
 
-/// The types that a node proxy wants. Policies first, so that a workload's are there when it is.
-pub const TYPES: &[&str] = &[AUTHORIZATION, ADDRESS];
+/// The types that a node proxy wants. Policies first, so that a workload's are there when it is. Another's control plane knows Istio's
+/// own types alone, and is used without the inner gate.
+pub fn types(settings: &crate::Settings) -> Vec<&'static str> {
+    if settings.inner_gate { codec::TYPES.to_vec() } else { vec![AUTHORIZATION, ADDRESS] }
+}
 
 /// Applies responses.
 pub struct State {
@@ -29,12 +32,12 @@ pub struct State {
 
 impl State {
     /// Publishes to `mesh`, wakes `changed`, and opens `gate` once every type was answered.
-    pub fn new(mesh: Arc<SnapshotCell<Snapshot>>, changed: Arc<Notify>, gate: Gate) -> Self {
+    pub fn new(mesh: Arc<SnapshotCell<Snapshot>>, changed: Arc<Notify>, types: &[&'static str], gate: Gate) -> Self {
         Self {
             builder: Builder::default(),
             mesh,
             changed,
-            waiting: TYPES.iter().copied().collect(),
+            waiting: types.iter().copied().collect(),
             leaving: Vec::new(),
             gate: Some(gate),
         }

@@ -308,10 +308,12 @@ async fn fetch(uri: &str, roots: fn() -> Vec<CertificateDer<'static>>) -> Result
         let body = Limited::new(response.into_body(), LARGEST).collect().await.map_err(|e| text(&e))?;
         serde_json::from_slice(&body.to_bytes()).map_err(|e| text(&e))
     };
+    let mut exchange = std::pin::pin!(exchange);
     tokio::select! {
         biased;
-        done = exchange => done,
-        end = connection => Err(end.err().map_or_else(|| "closed".to_owned(), |e| text(&e))),
+        done = &mut exchange => done,
+        // The connection may end in the same moment as the answer: what has come of it is still there.
+        _ = connection => exchange.await,
     }
 }
 

@@ -177,14 +177,15 @@ async fn post(endpoint: &str, body: String) -> Result<(), String> {
         .header("content-type", "application/json")
         .body(Full::new(bytes::Bytes::from(body)))
         .map_err(|e| text(&e))?;
-    tokio::select! {
+    let mut answer = std::pin::pin!(sender.send_request(request));
+    let answered = tokio::select! {
         biased;
-        answer = sender.send_request(request) => {
-            let status = answer.map_err(|e| text(&e))?.status();
-            if status.is_success() { Ok(()) } else { Err(format!("status {status}")) }
-        }
-        end = connection => Err(end.err().map_or_else(|| "closed".to_owned(), |e| text(&e))),
-    }
+        answered = &mut answer => answered,
+        // The connection may end in the same moment as the answer: what has come of it is still there.
+        _ = connection => answer.await,
+    };
+    let status = answered.map_err(|e| text(&e))?.status();
+    if status.is_success() { Ok(()) } else { Err(format!("status {status}")) }
 }
 
 fn document(service: &str, spans: &[Span]) -> Value {

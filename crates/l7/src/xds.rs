@@ -92,7 +92,7 @@ impl Apply {
 impl Handler for Apply {
     fn apply(&mut self, type_url: &str, resources: &[Resource], removed: &[String], _: bool) -> Vec<Rejected> {
         let (mut changes, mut rejected) = (Vec::new(), Vec::new());
-        let of_mesh = type_url == ADDRESS || type_url == AUTHORIZATION;
+        let of_mesh = codec::TYPES.contains(&type_url);
         for resource in resources {
             let body = resource.resource.as_ref().map(|any| any.value.as_slice()).unwrap_or_default();
             let mut reject = |error: &dyn std::error::Error| {

@@ -2,7 +2,7 @@
 
 use crate::api::{self, Answer, AskError, Manifest, Request, Target, Which};
 use crate::output;
-use crate::up::{self, Options, UpError};
+use crate::up::{self, NetworkPolicyMode, Options, UpError};
 use clap::{Args, Subcommand};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -154,6 +154,9 @@ pub struct Up {
     /// Run another Istio-compatible node proxy instead of Trysail's.
     #[arg(long)]
     pub l4_proxy: Option<PathBuf>,
+    /// How NetworkPolicies act on pods of the mesh: `istio` judges the tunnel's port alone, as Istio does.
+    #[arg(long, value_enum, default_value_t)]
+    pub networkpolicy: NetworkPolicyMode,
     /// How long to wait for everything to be ready, seconds.
     #[arg(long, default_value_t = 120)]
     pub timeout: u64,
@@ -268,6 +271,7 @@ fn start(common: &Common, up: &Up) -> Result<i32, CliError> {
         cert_ttl: up.cert_ttl,
         log: up.log.clone(),
         l4_proxy: up.l4_proxy.clone(),
+        network_policy: up.networkpolicy,
     };
     let manifests = read(&up.filename)?;
     let checked = up::check(&options, &manifests)?;

@@ -1,11 +1,11 @@
 //! The lab's objects, in memory and, for the control plane, as files in a folder.
 
 use jiff::Timestamp;
+use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 use trysail_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use trysail_api::object::{Kind, Object, ObjectKey};
-use trysail_control::status;
 use trysail_control::translate::objects::Objects;
 
 /// The objects.
@@ -13,12 +13,12 @@ pub struct Store {
     objects: Objects,
     dir: PathBuf,
     version: u64,
-    /// The version of the last change of anything that a status follows from.
-    caused: u64,
+    /// The version of the last change of each kind.
+    changes: BTreeMap<Kind, u64>,
 }
 
 /// Kinds that the control plane reads.
-const PUBLISHED: [Kind; 14] = [
+const PUBLISHED: [Kind; 15] = [
     Kind::Namespace,
     Kind::Pod,
     Kind::Service,
@@ -33,13 +33,14 @@ const PUBLISHED: [Kind; 14] = [
     Kind::HTTPRoute,
     Kind::GRPCRoute,
     Kind::ReferenceGrant,
+    Kind::NetworkPolicy,
 ];
 
 impl Store {
     /// An empty store that writes to `dir`.
     pub fn new(dir: PathBuf) -> io::Result<Self> {
         std::fs::create_dir_all(&dir)?;
-        Ok(Self { objects: Objects::default(), dir, version: 0, caused: 0 })
+        Ok(Self { objects: Objects::default(), dir, version: 0, changes: BTreeMap::new() })
     }
 
     /// The folder.
@@ -65,9 +66,9 @@ impl Store {
         &self.objects
     }
 
-    /// Changes with every change of something that a status follows from.
-    pub fn caused(&self) -> u64 {
-        self.caused
+    /// Changes with every change of an object of these kinds.
+    pub fn changed(&self, kinds: &[Kind]) -> u64 {
+        kinds.iter().filter_map(|kind| self.changes.get(kind)).max().copied().unwrap_or(0)
     }
 
     /// Puts an object in, with a new resource version; uid and creation time are kept or made. Returns its key.
@@ -85,7 +86,7 @@ impl Store {
             meta.namespace = Some(key.namespace.clone());
         }
         self.write(&key, &object)?;
-        self.change(&key);
+        self.changes.insert(key.kind, version);
         self.objects.set(key.clone(), Some(object));
         Ok(key)
     }
@@ -94,19 +95,13 @@ impl Store {
     pub fn remove(&mut self, key: &ObjectKey) -> Option<Object> {
         let removed = self.objects.remove(key)?;
         self.version += 1;
-        self.change(key);
+        self.changes.insert(key.kind, self.version);
         if PUBLISHED.contains(&key.kind)
             && let Err(error) = std::fs::remove_file(self.file(key))
         {
             tracing::error!(%key, %error, "an object's file could not be removed");
         }
         Some(removed)
-    }
-
-    fn change(&mut self, key: &ObjectKey) {
-        if status::CAUSES.contains(&key.kind) {
-            self.caused = self.version;
-        }
     }
 
     fn file(&self, key: &ObjectKey) -> PathBuf {

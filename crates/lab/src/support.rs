@@ -88,6 +88,11 @@ pub fn check(loaded: &Loaded, images: &Images) -> Vec<Diagnostic> {
                 out.add(Severity::Error, "spec.ports", "protocols other than TCP are not served here", "");
             }
         }
+        Object::NetworkPolicy(policy) => {
+            for (field, message) in trysail_control::gate::problems(policy) {
+                out.add(Severity::Error, &field, &message, "");
+            }
+        }
         Object::Job(job) => {
             if let Some(spec) = &job.spec {
                 out.job(spec, images);

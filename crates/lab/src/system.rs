@@ -23,6 +23,9 @@ pub fn scratch() -> PathBuf {
     places.iter().map(Path::new).find(|p| p.is_dir()).unwrap_or(Path::new("/mnt")).to_owned()
 }
 
+/// Port of discovery and certificates.
+pub const DISCOVERY: u16 = 15012;
+
 /// How the mesh's processes run.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -34,6 +37,13 @@ pub struct Options {
     pub log: String,
     /// Another node proxy that speaks the same protocols, to be run instead of this binary's own.
     pub l4_proxy: Option<PathBuf>,
+    /// Judge what is inside tunnels by NetworkPolicies.
+    pub inner_gate: bool,
+}
+
+/// What proxies are told of NetworkPolicies.
+fn network_policy(options: &Options) -> &'static str {
+    if options.inner_gate { "trysail" } else { "istio" }
 }
 
 /// Why the mesh's processes cannot be set up.
@@ -65,13 +75,14 @@ pub struct System {
 
 /// Environment of every proxy that runs in a pod.
 pub fn proxy_env(options: &Options) -> Vec<(String, String)> {
-    let control = format!("https://{CONTROL}:15012");
+    let control = format!("https://{CONTROL}:{DISCOVERY}");
     [
         ("XDS_ADDRESS", control.clone()),
         ("CA_ADDRESS", control),
         ("ISTIO_META_CLUSTER_ID", CLUSTER_ID.to_owned()),
         ("SECRET_TTL_SECONDS", options.cert_ttl.to_string()),
         ("RUST_LOG", options.log.clone()),
+        ("NETWORK_POLICY", network_policy(options).to_owned()),
     ]
     .map(|(key, value)| (key.to_owned(), value))
     .to_vec()
@@ -108,7 +119,7 @@ pub fn start(options: &Options, nodes: &[Node], objects: &Path, tasks: &Tasks) -
         move || {
             let mut command = role(&own, "control", &log);
             command.arg("--files").arg(&objects).arg("--ca-dir").arg(&control_ca).arg("--token-key").arg(&control_key);
-            command.args(["--listen", &format!("{CONTROL}:15012"), "--admin", &format!("{CONTROL}:15014")]);
+            command.args(["--listen", &format!("{CONTROL}:{DISCOVERY}"), "--admin", &format!("{CONTROL}:15014")]);
             command.args(["--cluster", CLUSTER_ID, "--cert-ttl", &ttl.to_string()]);
             command.args(["--node-account", &format!("{SYSTEM_NAMESPACE}/{PROXY_ACCOUNT}")]);
             command
@@ -163,7 +174,7 @@ impl NodeRole {
             (None, "proxy") => role(&o.own, "node-proxy", &o.log),
             _ => role(&o.own, "agent", &o.log),
         };
-        let control = format!("https://{CONTROL}:15012");
+        let control = format!("https://{CONTROL}:{DISCOVERY}");
         command
             .env("NODE_NAME", &self.node)
             .env("POD_NAME", format!("node-proxy-{}", self.node))
@@ -178,6 +189,7 @@ impl NodeRole {
             .env("AUTH_TOKEN", self.dir.join("token"))
             .env("INPOD_UDS", self.dir.join("zds.sock"))
             .env("AGENT_SOCKET", agent_socket(&self.dir))
+            .env("NETWORK_POLICY", network_policy(o))
             .env("TERMINATION_GRACE_PERIOD_SECONDS", "5")
             .env("SECRET_TTL_SECONDS", o.cert_ttl.to_string());
         command

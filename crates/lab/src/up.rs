@@ -5,7 +5,7 @@
 
 use crate::agent_link::AgentLink;
 use crate::api::{self, Answer, Manifest, Request};
-use crate::cluster::{Cluster, NodeLink, Parts};
+use crate::cluster::{Cluster, NodeLink, NodeRules, Parts};
 use crate::images::{ImageError, Images};
 use crate::store::Store;
 use crate::system::{self, SystemError};
@@ -13,6 +13,7 @@ use crate::world::{self, Node, WorldError};
 use crate::{dns, server};
 use nix::sys::wait::{WaitStatus, waitpid};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixListener as StdListener;
@@ -42,6 +43,19 @@ pub struct Options {
     pub log: String,
     /// Another node proxy to run.
     pub l4_proxy: Option<PathBuf>,
+    /// How NetworkPolicies act on pods of the mesh.
+    pub network_policy: NetworkPolicyMode,
+}
+
+/// How NetworkPolicies act on pods of the mesh.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum NetworkPolicyMode {
+    /// As they are: tunnels stay open, and what is inside them is judged.
+    #[default]
+    Trysail,
+    /// As with Istio: the tunnel's port alone is judged.
+    Istio,
 }
 
 /// Why a lab cannot be started.
@@ -230,8 +244,14 @@ async fn lab(options: Options, listener: StdListener) -> Result<(), UpError> {
             .collect::<Result<Vec<Node>, _>>()
     });
     let nodes = nodes.await.map_err(io::Error::other)??;
-    let system_options =
-        system::Options { own, cert_ttl: options.cert_ttl, log: options.log, l4_proxy: options.l4_proxy };
+    let system_options = system::Options {
+        own,
+        cert_ttl: options.cert_ttl,
+        log: options.log,
+        l4_proxy: options.l4_proxy,
+        inner_gate: options.network_policy == NetworkPolicyMode::Trysail,
+    };
+    let companions = system_options.inner_gate;
     let system = system::start(&system_options, &nodes, store.dir(), &tasks)?;
     let proxy_env = system::proxy_env(&system_options);
     let (statuses, captured) = mpsc::channel(1024);
@@ -246,12 +266,13 @@ async fn lab(options: Options, listener: StdListener) -> Result<(), UpError> {
             published.clone(),
             &tasks,
         );
-        let (services, rules) = watch::channel(String::new());
-        tasks.spawn(apply_rules(node.ns.clone(), rules));
-        links.push(NodeLink { agent, services });
+        let (rules, wanted) = watch::channel(NodeRules::default());
+        let (known, gated) = watch::channel(Arc::default());
+        tasks.spawn(apply_rules(node.ns.clone(), wanted, known));
+        links.push(NodeLink { agent, rules, gated });
     }
     let (cluster, pod_events) =
-        Cluster::new(Parts { store, images, nodes, links, system, proxy_env, names, tasks: tasks.clone() });
+        Cluster::new(Parts { store, images, nodes, links, system, proxy_env, companions, names, tasks: tasks.clone() });
     let (inputs, receiver) = mpsc::channel(256);
     let (down, mut ended) = watch::channel(false);
     server::serve(tokio::net::UnixListener::from_std(listener)?, inputs, cluster.changes(), down, &tasks);
@@ -267,15 +288,29 @@ async fn lab(options: Options, listener: StdListener) -> Result<(), UpError> {
     Ok(())
 }
 
-/// Keeps a node's rules for services; only the newest matter.
-async fn apply_rules(ns: NetNs, mut rules: watch::Receiver<String>) {
-    while rules.changed().await.is_ok() {
-        let text = rules.borrow_and_update().clone();
+/// Keeps a node's rules; only the newest matter. `known`: the pods that those in effect know.
+async fn apply_rules(ns: NetNs, mut wanted: watch::Receiver<NodeRules>, known: watch::Sender<Arc<BTreeSet<String>>>) {
+    let mut before = NodeRules::default();
+    while wanted.changed().await.is_ok() {
+        let rules = wanted.borrow_and_update().clone();
+        let mut text = String::new();
+        for (new, old) in [(&rules.services, &before.services), (&rules.policies, &before.policies)] {
+            if new != old {
+                text.push_str(new);
+            }
+        }
         let inner = ns.clone();
-        match tokio::task::spawn_blocking(move || nft::apply(&inner, text)).await {
-            Ok(Ok(())) => {}
-            Ok(Err(error)) => tracing::error!(%error, "the rules for services could not be applied"),
-            Err(error) => tracing::error!(%error, "the rules for services were not applied"),
+        let applied = match text.is_empty() {
+            true => Ok(Ok(())),
+            false => tokio::task::spawn_blocking(move || nft::apply(&inner, text)).await,
+        };
+        match applied {
+            Ok(Ok(())) => {
+                known.send_replace(rules.pods.clone());
+                before = rules;
+            }
+            Ok(Err(error)) => tracing::error!(%error, "a node's rules could not be applied; new pods wait for them"),
+            Err(error) => tracing::error!(%error, "a node's rules were not applied; new pods wait for them"),
         }
     }
 }

@@ -7,6 +7,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use trysail_api::ids::{ServiceKey, WorkloadUid};
 use trysail_policy::authz::Policy;
+use trysail_policy::network;
 
 /// One record that changed.
 #[derive(Clone, Debug)]
@@ -17,6 +18,14 @@ pub enum Change {
     Service(Arc<Service>),
     /// A policy was added or replaced.
     Policy(Arc<Policy>),
+    /// A NetworkPolicy was added or replaced.
+    NetworkPolicy(Arc<network::Policy>, Arc<[u8]>),
+    /// A namespace's labels are these.
+    Namespace(String, network::Labels),
+    /// A NetworkPolicy left, by `namespace/name`.
+    NetworkPolicyGone(String),
+    /// A namespace left.
+    NamespaceGone(String),
     /// A workload or service left; the key is the resource's name on the wire.
     AddressGone(String),
     /// A policy left, by `namespace/name`.
@@ -38,6 +47,23 @@ impl Builder {
                 Change::Service(service) => self.put_service(service),
                 Change::Policy(policy) => {
                     self.next.policies.insert_mut(format!("{}/{}", policy.namespace, policy.name), policy);
+                }
+                Change::NetworkPolicy(policy, _) => {
+                    let name = format!("{}/{}", policy.namespace, policy.name);
+                    let network = Arc::make_mut(&mut self.next.network);
+                    network.policies.entry(policy.namespace.clone()).or_default().insert(name, policy);
+                }
+                Change::Namespace(name, labels) => {
+                    Arc::make_mut(&mut self.next.network).namespaces.insert(name, labels);
+                }
+                Change::NetworkPolicyGone(name) => {
+                    let namespace = name.split_once('/').map_or("", |(namespace, _)| namespace);
+                    if let Some(own) = Arc::make_mut(&mut self.next.network).policies.get_mut(namespace) {
+                        own.remove(&name);
+                    }
+                }
+                Change::NamespaceGone(name) => {
+                    Arc::make_mut(&mut self.next.network).namespaces.remove(&name);
                 }
                 Change::AddressGone(name) => {
                     self.remove_workload(&WorkloadUid::new(&name));

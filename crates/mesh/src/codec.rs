@@ -9,9 +9,12 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 use trysail_api::ids::{DEFAULT_TRUST_DOMAIN, ServiceKey, SpiffeId, WorkloadUid};
+use trysail_api::k8s_openapi::api::networking::v1::{NetworkPolicy, NetworkPolicySpec};
+use trysail_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use trysail_policy::authz::{Action, Cidr, Match, Policy, Scope as PolicyScope, ServiceAccount, StringMatch};
-use trysail_wire::type_urls::ADDRESS;
-use trysail_wire::{security as sec, workload as wds};
+use trysail_policy::network::{self, NamedPort};
+use trysail_wire::type_urls::{ADDRESS, AUTHORIZATION, NAMESPACE, NETWORK_POLICY};
+use trysail_wire::{network as net, security as sec, workload as wds};
 
 /// Why a record is refused.
 #[derive(Debug, thiserror::Error)]
@@ -19,6 +22,9 @@ pub enum DecodeError {
     /// Not protobuf of this type.
     #[error("the record is not valid protobuf")]
     Protobuf(#[from] prost::DecodeError),
+    /// A spec that is not one of a NetworkPolicy.
+    #[error("the policy's spec cannot be read")]
+    Spec(#[from] serde_json::Error),
     /// An address that is neither 4 nor 16 bytes long.
     #[error("an address of {0} bytes (4 or 16 are possible)")]
     Address(usize),
@@ -50,14 +56,44 @@ pub fn authorization(bytes: &[u8]) -> Result<Change, DecodeError> {
     policy(prost::Message::decode(bytes)?).map(|p| Change::Policy(Arc::new(p)))
 }
 
-/// A resource of either type to a change.
+/// The types that a snapshot is made of.
+pub const TYPES: [&str; 4] = [AUTHORIZATION, NAMESPACE, NETWORK_POLICY, ADDRESS];
+
+/// A resource of one of these types to a change.
 pub fn resource(type_url: &str, bytes: &[u8]) -> Result<Change, DecodeError> {
-    if type_url == ADDRESS { address(bytes) } else { authorization(bytes) }
+    match type_url {
+        ADDRESS => address(bytes),
+        NETWORK_POLICY => network_policy(bytes),
+        NAMESPACE => {
+            let record: net::Namespace = prost::Message::decode(bytes)?;
+            Ok(Change::Namespace(record.name, record.labels))
+        }
+        _ => authorization(bytes),
+    }
 }
 
 /// The change that removes a resource.
 pub fn gone(type_url: &str, name: &str) -> Change {
-    if type_url == ADDRESS { Change::AddressGone(name.to_owned()) } else { Change::PolicyGone(name.to_owned()) }
+    let name = name.to_owned();
+    match type_url {
+        ADDRESS => Change::AddressGone(name),
+        NETWORK_POLICY => Change::NetworkPolicyGone(name),
+        NAMESPACE => Change::NamespaceGone(name),
+        _ => Change::PolicyGone(name),
+    }
+}
+
+fn network_policy(bytes: &[u8]) -> Result<Change, DecodeError> {
+    let record: net::Policy = prost::Message::decode(bytes)?;
+    let spec = serde_json::from_slice(&record.spec)?;
+    Ok(network_policy_of(record.namespace, record.name, spec, record.spec))
+}
+
+/// A NetworkPolicy's object as a change; `written` is its spec as JSON.
+pub fn network_policy_of(namespace: String, name: String, spec: NetworkPolicySpec, written: Vec<u8>) -> Change {
+    let metadata = ObjectMeta { namespace: Some(namespace), name: Some(name), ..ObjectMeta::default() };
+    let (policy, _) = network::read::read(&NetworkPolicy { metadata, spec: Some(spec) });
+    Change::NetworkPolicy(Arc::new(policy), written.into())
 }
 
 fn ip(bytes: &[u8]) -> Result<IpAddr, DecodeError> {
@@ -135,7 +171,14 @@ fn workload(w: wds::Workload) -> Result<Workload, DecodeError> {
         locality: [locality.region, locality.zone, locality.subzone],
         capacity: w.capacity.unwrap_or(1),
         waypoint: w.waypoint.map(waypoint).transpose()?,
+        labels: w.labels,
+        named_ports: w.named_ports.into_iter().map(named_port).collect::<Result<_, _>>()?,
     })
+}
+
+fn named_port(p: wds::NamedPort) -> Result<NamedPort, DecodeError> {
+    let protocol = network::Protocol::parse(Some(&p.protocol)).ok_or(DecodeError::Missing("named_ports.protocol"))?;
+    Ok(NamedPort { name: p.name, protocol, number: port(p.number)? })
 }
 
 /// A workload as it is published.
@@ -179,6 +222,12 @@ pub fn workload_to_wire(w: &Workload) -> wds::Workload {
         network_mode: i32::from(w.host_network),
         capacity: (w.capacity != 1).then_some(w.capacity),
         waypoint: w.waypoint.as_ref().map(waypoint_to_wire),
+        labels: w.labels.clone(),
+        named_ports: w
+            .named_ports
+            .iter()
+            .map(|p| wds::NamedPort { name: p.name.clone(), protocol: p.protocol.to_string(), number: p.number.into() })
+            .collect(),
         ..wds::Workload::default()
     }
 }

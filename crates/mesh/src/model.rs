@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use trysail_api::ids::{ServiceKey, SpiffeId, WorkloadUid};
+use trysail_policy::network;
 
 /// How a workload is reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,6 +78,25 @@ pub struct Workload {
     pub capacity: u32,
     /// The L7 hop for traffic addressed to it.
     pub waypoint: Option<Waypoint>,
+    /// The pod's labels, for NetworkPolicies.
+    pub labels: network::Labels,
+    /// Named ports of its containers, for NetworkPolicies.
+    pub named_ports: Vec<network::NamedPort>,
+}
+
+impl Workload {
+    /// What NetworkPolicies make of it at one of its addresses: a pod in its node's network is an address to them.
+    pub fn end(&self, address: IpAddr) -> network::End<'_> {
+        if self.host_network {
+            return network::End::Other(address);
+        }
+        network::End::Pod(self.pod(address))
+    }
+
+    /// The same for a pod with a network of its own.
+    pub fn pod(&self, address: IpAddr) -> network::Pod<'_> {
+        network::Pod { namespace: &self.namespace, labels: &self.labels, address, ports: &self.named_ports }
+    }
 }
 
 /// Where traffic goes first.

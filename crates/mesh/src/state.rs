@@ -2,10 +2,12 @@
 
 use crate::model::{Service, Waypoint, WaypointAt, Workload};
 use rpds::{HashTrieMapSync, HashTrieSetSync};
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 use trysail_api::ids::{ServiceKey, WorkloadUid};
 use trysail_policy::authz::{Policy, Scope};
+use trysail_policy::network;
 
 pub(crate) type Map<K, V> = HashTrieMapSync<K, V>;
 pub(crate) type Set<T> = HashTrieSetSync<T>;
@@ -19,11 +21,35 @@ pub struct Snapshot {
     pub(crate) by_address: Map<IpAddr, Set<WorkloadUid>>,
     pub(crate) by_vip: Map<IpAddr, ServiceKey>,
     pub(crate) endpoints: Map<ServiceKey, Set<WorkloadUid>>,
+    pub(crate) network: Arc<Network>,
     /// Counts publications.
     pub generation: u64,
 }
 
+/// NetworkPolicies by namespace and name, and the labels of namespaces.
+#[derive(Clone, Debug, Default)]
+pub struct Network {
+    pub(crate) policies: BTreeMap<String, BTreeMap<String, Arc<network::Policy>>>,
+    pub(crate) namespaces: network::Namespaces,
+}
+
 impl Snapshot {
+    /// What NetworkPolicies say of a workload as one end of a connection.
+    pub fn network_verdict(
+        &self,
+        direction: network::Direction,
+        (own, address): (&Workload, IpAddr),
+        peer: network::End<'_>,
+        port: u16,
+    ) -> network::Verdict {
+        let Some(policies) = self.network.policies.get(&own.namespace).filter(|_| !own.host_network) else {
+            return network::Verdict::NotIsolated;
+        };
+        let target = network::Target { protocol: network::Protocol::Tcp, port };
+        let policies = policies.values().map(Arc::as_ref);
+        network::judge(policies, &self.network.namespaces, direction, (own.pod(address), peer), target)
+    }
+
     /// The record of `uid`.
     pub fn workload(&self, uid: &WorkloadUid) -> Option<&Arc<Workload>> {
         self.workloads.get(uid)

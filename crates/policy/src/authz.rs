@@ -102,7 +102,7 @@ pub struct ServiceAccount {
 }
 
 /// An address block.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Cidr {
     /// Any address of the block.
     pub address: IpAddr,

@@ -2,6 +2,7 @@
 
 pub mod authz;
 pub mod http;
+pub mod network;
 pub mod path;
 pub mod peer_auth;
 

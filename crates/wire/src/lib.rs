@@ -25,4 +25,8 @@ pub mod zds {
 pub mod l7 {
     include!("gen/trysail.l7.rs");
 }
+/// NetworkPolicies and what they ask for.
+pub mod network {
+    include!("gen/trysail.network.rs");
+}
 pub mod type_urls;

@@ -14,3 +14,7 @@ pub const L7_POLICY: &str = "type.googleapis.com/trysail.l7.Policy";
 pub const L7_TOKENS: &str = "type.googleapis.com/trysail.l7.Tokens";
 /// Listeners of one gateway.
 pub const L7_GATEWAY: &str = "type.googleapis.com/trysail.l7.Gateway";
+/// NetworkPolicies.
+pub const NETWORK_POLICY: &str = "type.googleapis.com/trysail.network.Policy";
+/// Labels of namespaces.
+pub const NAMESPACE: &str = "type.googleapis.com/trysail.network.Namespace";

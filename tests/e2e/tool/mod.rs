@@ -1,6 +1,7 @@
 //! What runs inside pods: small clients and servers that misbehave, or do not, on order.
 
 mod client;
+mod reach;
 mod recorder;
 mod server;
 
@@ -25,6 +26,8 @@ pub fn run(args: &[String]) {
                 let _ = stream.write_all(&vec![b'.'; 10_000_000]);
             }
         }),
+        ["listen", ports @ ..] => reach::listen(ports),
+        ["reach", targets @ ..] => reach::reach(targets),
         ["http", port] => server::run(port, ""),
         ["http", port, name] => server::run(port, name),
         ["recorder", port] => recorder::run(port),

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use trysail_api::istio::peer_authentication::Mode;
 use trysail_api::k8s_openapi::api::core::v1::{Pod, Service};
 use trysail_api::object::{Kind, Object, ObjectKey, labels};
-use trysail_mesh::Change;
+use trysail_mesh::{Change, codec};
 use trysail_policy::authz::Policy;
 use trysail_policy::{ROOT_NAMESPACE, peer_auth};
 use trysail_wire::type_urls::L7_GATEWAY;
@@ -91,6 +91,7 @@ impl Translator {
     pub fn apply(&mut self, changes: Vec<ObjectChange>) -> Outcome {
         let mut touched: BTreeSet<ObjectKey> = BTreeSet::new();
         let (mut policies_changed, mut l7_changed) = (false, false);
+        let mut out = Vec::new();
         for (key, object) in changes {
             // Whatever selects or binds touches what is in its namespace, or everything from the root namespace; a gateway or a
             // namespace may be what another namespace's objects are bound to.
@@ -108,10 +109,11 @@ impl Translator {
             if matches!(key.kind, Kind::Pod | Kind::Service) {
                 touched.insert(key.clone());
             }
+            out.extend(network(&key, object.as_ref()));
             l7_changed |= L7_KINDS.contains(&key.kind) || (key.kind == Kind::Pod && self.selects_pods());
             self.objects.set(key, object);
         }
-        let mut records = Vec::new();
+        let mut records = out;
         let mut implied: BTreeMap<String, Policy> = BTreeMap::new();
         for key in &touched {
             self.address(key, &mut records, &mut implied);
@@ -250,6 +252,24 @@ impl Translator {
             self.policies.remove(&name);
             out.push(Change::PolicyGone(name));
         }
+    }
+}
+
+/// The record of a NetworkPolicy or of a namespace's labels.
+fn network(key: &ObjectKey, object: Option<&Object>) -> Option<Change> {
+    let full = || format!("{}/{}", key.namespace, key.name);
+    match (key.kind, object) {
+        (Kind::NetworkPolicy, None) => Some(Change::NetworkPolicyGone(full())),
+        (Kind::Namespace, None) => Some(Change::NamespaceGone(key.name.clone())),
+        (_, Some(Object::NetworkPolicy(policy))) => {
+            let spec = policy.spec.clone().unwrap_or_default();
+            let written = serde_json::to_vec(&spec).unwrap_or_default();
+            Some(codec::network_policy_of(key.namespace.clone(), key.name.clone(), spec, written))
+        }
+        (_, Some(Object::Namespace(namespace))) => {
+            Some(Change::Namespace(key.name.clone(), labels(&namespace.metadata).clone()))
+        }
+        _ => None,
     }
 }
 

@@ -11,6 +11,7 @@ use trysail_api::istio::peer_authentication::PeerAuthentication;
 use trysail_api::istio::request_authentication::RequestAuthentication;
 use trysail_api::istio::virtual_service::VirtualService;
 use trysail_api::k8s_openapi::api::core::v1::{Namespace, Pod, Secret, Service};
+use trysail_api::k8s_openapi::api::networking::v1::NetworkPolicy;
 use trysail_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use trysail_api::object::{Kind, Object, ObjectKey};
 
@@ -80,6 +81,8 @@ impl Objects {
         virtual_services: VirtualService(VirtualService);
         /// DestinationRules.
         destination_rules: DestinationRule(DestinationRule);
+        /// NetworkPolicies.
+        network_policies: NetworkPolicy(NetworkPolicy);
         /// Gateway classes.
         gateway_classes: GatewayClass(GatewayClass);
         /// Gateways and waypoints.

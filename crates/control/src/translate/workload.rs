@@ -61,6 +61,8 @@ pub fn workload(pod: &Pod, config: &MeshConfig, services: &[&Service]) -> Option
         locality: Default::default(),
         capacity: 1,
         waypoint: None,
+        labels: trysail_api::object::labels(meta).clone(),
+        named_ports: crate::gate::named_ports(pod),
     })
 }
 

@@ -26,6 +26,8 @@ fn workload(name: &str, ip: &str, protocol: Protocol) -> Workload {
         services: BTreeMap::from([(ServiceKey::new("ns", "svc.ns"), BTreeMap::from([(80, 8080)]))]),
         locality: Default::default(),
         capacity: 1,
+        labels: Default::default(),
+        named_ports: Vec::new(),
         waypoint: None,
     }
 }

@@ -54,10 +54,11 @@ impl Cluster {
         }
         // A status may follow from another's.
         for _ in 0..SETTLES {
-            if self.store.caused() == self.settled {
+            let causes = self.store.changed(&status::CAUSES);
+            if causes == self.settled {
                 return;
             }
-            self.settled = self.store.caused();
+            self.settled = causes;
             let (objects, now) = (self.store.objects(), crate::store::now());
             let all = status::KINDS.iter().flat_map(|kind| objects.of(*kind));
             let changed: Vec<Object> = all.filter_map(|object| status::settled(objects, object, &now)).collect();

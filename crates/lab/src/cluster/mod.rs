@@ -2,6 +2,7 @@
 
 mod gateways;
 mod jobs;
+mod netpol;
 mod reconcile;
 mod requests;
 mod status;
@@ -17,7 +18,7 @@ use crate::store::Store;
 use crate::supervise::Process;
 use crate::system::System;
 use crate::world::Node;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::Ipv4Addr;
 use std::sync::{Arc, OnceLock};
 use tokio::sync::{mpsc, oneshot, watch};
@@ -48,8 +49,21 @@ pub struct Running {
 pub struct NodeLink {
     /// Its agent.
     pub agent: AgentLink,
-    /// Its rules for services.
-    pub services: watch::Sender<String>,
+    /// Its rules.
+    pub rules: watch::Sender<NodeRules>,
+    /// Pods that the rules in effect know.
+    pub gated: watch::Receiver<Arc<BTreeSet<String>>>,
+}
+
+/// The rules of a node, put in effect together.
+#[derive(Clone, Debug, Default)]
+pub struct NodeRules {
+    /// For services.
+    pub services: String,
+    /// For NetworkPolicies.
+    pub policies: String,
+    /// Its pods, by uid, that these rules know.
+    pub pods: Arc<BTreeSet<String>>,
 }
 
 /// Everything.
@@ -70,6 +84,10 @@ pub struct Cluster {
     next_vip: u16,
     /// What the statuses of all objects follow from, as it was when they were told.
     settled: u64,
+    /// What the packet gates were made of.
+    gated: Option<netpol::Seen>,
+    /// Whether tunnels stay open where a NetworkPolicy isolates a pod of the mesh.
+    companions: bool,
     pod_events: mpsc::Sender<(String, PodView)>,
     /// Counts changes; requests that wait look again at each.
     changed: watch::Sender<u64>,
@@ -111,6 +129,8 @@ pub struct Parts {
     pub system: System,
     /// Environment of proxies in pods.
     pub proxy_env: Vec<(String, String)>,
+    /// Whether tunnels stay open where a NetworkPolicy isolates a pod of the mesh.
+    pub companions: bool,
     /// Names for the resolvers.
     pub names: watch::Sender<Arc<Names>>,
     /// All tasks.
@@ -134,6 +154,8 @@ impl Cluster {
             names: parts.names,
             notes: BTreeMap::new(),
             settled: 0,
+            gated: None,
+            companions: parts.companions,
             next_vip: 20,
             pod_events,
             changed: watch::channel(0).0,

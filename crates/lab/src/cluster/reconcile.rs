@@ -50,6 +50,7 @@ impl Cluster {
             self.launch(pod);
         }
         self.publish_services();
+        self.publish_gates();
         self.statuses();
         // Labels of namespaces and pods decide on capture, however they came about.
         let uids: Vec<String> = self.pods.keys().cloned().collect();
@@ -130,6 +131,7 @@ impl Cluster {
             Ok(node) => node,
             Err(reason) => return self.pending(&key, reason),
         };
+        let Some(gated) = self.links.get(node).map(|link| link.gated.clone()) else { return };
         let Some(place) = self.nodes.get_mut(node) else { return };
         let plan = match place.plan(&uid, &crate::system::scratch()) {
             Ok(plan) => plan,
@@ -159,6 +161,7 @@ impl Cluster {
             outputs: outputs.clone(),
             signer: self.signer.clone(),
             capture: captured,
+            gated,
             stop: stopped,
             events: self.pod_events.clone(),
             context: Arc::clone(&context),
@@ -304,10 +307,10 @@ impl Cluster {
             differs
         });
         for link in &self.links {
-            link.services.send_if_modified(|old| {
-                let differs = *old != rules;
+            link.rules.send_if_modified(|old| {
+                let differs = old.services != rules;
                 if differs {
-                    old.clone_from(&rules);
+                    old.services.clone_from(&rules);
                 }
                 differs
             });

@@ -5,7 +5,7 @@ use super::context::{ContainerView, Context, Data, Phase, PodView};
 use crate::images::Images;
 use crate::spawn::{Output, kill_inside};
 use crate::world::{PodNet, PodPlan};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
@@ -45,6 +45,8 @@ pub struct PodTask {
     pub signer: Arc<Signer>,
     /// What the node agent says of it.
     pub capture: watch::Receiver<Option<Status>>,
+    /// Pods that the rules of its node in effect know: before, it does not start.
+    pub gated: watch::Receiver<Arc<BTreeSet<String>>>,
     /// Set to end it: the moment by which it must have ended.
     pub stop: watch::Receiver<Option<Instant>>,
     /// Hears of every change, by uid.
@@ -84,7 +86,7 @@ impl PodTask {
         view.netns.clone_from(&net.path);
         view.reason = "ContainerCreating".to_owned();
         self.tell(&view).await;
-        if self.captured(&mut view).await {
+        if self.gated().await && self.captured(&mut view).await {
             let context = Arc::new(self.make_context(&net));
             match context.write_files() {
                 Ok(()) => {
@@ -135,6 +137,14 @@ impl PodTask {
         let plan = std::mem::replace(&mut self.plan, PodPlan::used());
         let built = tokio::task::spawn_blocking(move || plan.build()).await;
         built.map_err(|e| e.to_string())?.map_err(|e| e.to_string())
+    }
+
+    /// Waits until the node's rules know the pod. False when it is ended first.
+    async fn gated(&mut self) -> bool {
+        tokio::select! {
+            known = self.gated.wait_for(|pods| pods.contains(&self.uid)) => known.is_ok(),
+            _ = self.stop.wait_for(Option::is_some) => false,
+        }
     }
 
     /// Waits until the pod is captured, or need not be. False when it is ended first.

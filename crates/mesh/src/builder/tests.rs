@@ -28,6 +28,8 @@ pub(crate) fn workload(name: &str, ip: &str, service: Option<&str>) -> Workload 
         locality: Default::default(),
         capacity: 1,
         waypoint: None,
+        labels: BTreeMap::from([("app".into(), "echo".into())]),
+        named_ports: vec![],
     }
 }
 

@@ -78,6 +78,25 @@ pub struct Workload {
     pub extensions: ::prost::alloc::vec::Vec<Extension>,
     #[prost(message, optional, tag = "27")]
     pub capacity: ::core::option::Option<u32>,
+    /// Trysail's own, which other proxies skip: what NetworkPolicies ask of a pod.
+    #[prost(btree_map = "string, string", tag = "1001")]
+    pub labels: ::prost::alloc::collections::BTreeMap<
+        ::prost::alloc::string::String,
+        ::prost::alloc::string::String,
+    >,
+    #[prost(message, repeated, tag = "1002")]
+    pub named_ports: ::prost::alloc::vec::Vec<NamedPort>,
+}
+/// A container port with a name.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct NamedPort {
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    /// TCP, UDP or SCTP.
+    #[prost(string, tag = "2")]
+    pub protocol: ::prost::alloc::string::String,
+    #[prost(uint32, tag = "3")]
+    pub number: u32,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Locality {

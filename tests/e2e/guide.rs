@@ -38,6 +38,16 @@ fn guide(user: User) {
         );
         assert_eq!(mtls["same_root"] == true, meshed, "{mode}: {mtls}");
     }
+    for mode in ["none", "sidecar", "ambient-l4", "ambient-l7"] {
+        let netpol = &report["cases"]["netpol"][mode];
+        let said = ["app_port_only", "with_15008", "retroactive", "other_port_after_15008"].map(|k| netpol[k].clone());
+        assert_eq!(said, ["allowed", "allowed", "blocked", "blocked"], "{mode}: {netpol}");
+        assert_eq!(netpol["works_as_is"], true);
+        let istio = ["app_port_only", "with_15008", "other_port_after_15008"].map(|k| netpol["istio"][k].clone());
+        let tunnelled = mode.starts_with("ambient");
+        let wanted = if tunnelled { ["blocked", "allowed", "allowed"] } else { ["allowed", "allowed", "blocked"] };
+        assert_eq!(istio, wanted, "{mode}: {netpol}");
+    }
     for (path, followed) in [
         ("ingress-ambient-l4", true),
         ("east-west-ambient-l4", false),

@@ -6,6 +6,7 @@ pub const TESTS: &[Test] = &[
     ("the_verbs_work_as_kubectls_do", verbs),
     ("containers_start_live_and_end_as_the_kubelet_has_them", lives),
     ("nothing_is_left_of_a_lab_that_is_killed", killed),
+    ("a_pod_that_takes_over_an_address_is_reached_at_once", taken_over),
 ];
 
 fn verbs(user: User) {
@@ -159,4 +160,25 @@ fn killed(user: User) {
         if left == 0 && ours() <= 1 { Ok(()) } else { Err(format!("{left} processes")) }
     });
     assert_eq!(lab.try_lab(&["get", "pods"]).status.code(), Some(1));
+}
+
+fn taken_over(user: User) {
+    // All on one node, so that an address that was given back is taken by the next pod.
+    let web = echo("m", "web", 1).replace("    spec:\n", "    spec:\n      nodeName: node-1\n");
+    let lab = up(user, &[namespace("m", ""), web].concat());
+    let mut addresses = vec![lab.pod("m", "web", "status.podIP")];
+    for _ in 0..4 {
+        lab.lab(&["rollout", "restart", "-n", "m", "deployment/web"]);
+        // Ready: its node has reached it. What a table remembers of the last pod would last for half a minute.
+        lab.lab(&["rollout", "status", "-n", "m", "deployment/web", "--timeout", "15s"]);
+        lab.until("it is alone", || {
+            let pods = lab.lab(&["get", "pods", "-n", "m", "-l", "app=web"]);
+            if pods.lines().count() == 2 { Ok(()) } else { Err(pods) }
+        });
+        addresses.push(lab.pod("m", "web", "status.podIP"));
+    }
+    let count = addresses.len();
+    addresses.sort();
+    addresses.dedup();
+    assert!(addresses.len() < count, "an address was used again: {addresses:?}");
 }

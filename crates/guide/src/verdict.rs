@@ -56,6 +56,70 @@ pub fn mtls(mode: Mode, seen: &Mtls) -> Vec<String> {
     wrong
 }
 
+/// Whether something answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Reach {
+    /// It answers.
+    Allowed,
+    /// It does not.
+    Blocked,
+}
+
+impl Reach {
+    /// The other one.
+    pub fn other(self) -> Self {
+        match self {
+            Self::Allowed => Self::Blocked,
+            Self::Blocked => Self::Allowed,
+        }
+    }
+
+    /// In a table.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Allowed => "allowed",
+            Self::Blocked => "blocked",
+        }
+    }
+}
+
+/// What the case `netpol` measured in one mode; the keys are those of report.json.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Netpol {
+    /// The application's port under rules that admit it and nothing else.
+    pub app_port_only: Reach,
+    /// The same with the tunnel's port admitted too.
+    pub with_15008: Reach,
+    /// A pod that runs, under rules that admit another port: blocked when they act on it.
+    pub retroactive: Reach,
+    /// Another port of the application once the tunnel's port is admitted.
+    pub other_port_after_15008: Reach,
+}
+
+impl Netpol {
+    /// Whether rules work as they are written: for the ports that they name, and no other.
+    pub fn works_as_is(&self) -> bool {
+        (self.app_port_only, self.retroactive, self.other_port_after_15008)
+            == (Reach::Allowed, Reach::Blocked, Reach::Blocked)
+    }
+}
+
+/// What is wrong with the evidence. `as_istio`: NetworkPolicies act on pods of the mesh as with Istio.
+pub fn netpol(mode: Mode, seen: &Netpol, as_istio: bool) -> Vec<String> {
+    let tunnelled = matches!(mode, Mode::AmbientL4 | Mode::AmbientL7);
+    let (shut, open) = (Reach::Blocked, Reach::Allowed);
+    // With Istio, what a proxy holds open outlives the rules: nothing is demanded then.
+    let seen = &Netpol { retroactive: if as_istio { shut } else { seen.retroactive }, ..*seen };
+    let wanted = match as_istio && tunnelled {
+        true => Netpol { app_port_only: shut, with_15008: open, retroactive: shut, other_port_after_15008: open },
+        false => Netpol { app_port_only: open, with_15008: open, retroactive: shut, other_port_after_15008: shut },
+    };
+    let how = if as_istio { ", as with Istio" } else { "" };
+    let title = mode.title();
+    if *seen == wanted { Vec::new() } else { vec![format!("{title}{how}: NetworkPolicies: {seen:?}, not {wanted:?}")] }
+}
+
 /// What the case `canary` measured on one way; the keys are those of report.json.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Canary {

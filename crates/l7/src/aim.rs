@@ -19,6 +19,7 @@ use std::sync::Arc;
 use trysail_hbone::caller::Caller;
 use trysail_mesh::model::AppProtocol;
 use trysail_mesh::{Health, Protocol, Service, Workload};
+use trysail_policy::network::{Direction, End};
 use trysail_wire::l7::{self as wire, Settings, hash};
 
 /// Where connections of a sidecar to its application come from (Istio's address).
@@ -34,6 +35,8 @@ pub struct Aim {
     pub endpoint: Option<(Arc<Endpoint>, Arc<EndpointSet>)>,
     /// The workload at the end.
     pub workload: Option<Arc<Workload>>,
+    /// Its application's address, when this is where the try leads without another hop.
+    pub inner: Option<SocketAddr>,
     /// How the destination's endpoints are used.
     pub settings: Arc<Settings>,
     /// Whose limits count.
@@ -60,14 +63,15 @@ pub fn aim(state: &State, sending: &Sending<'_>, tried: &[Arc<Endpoint>]) -> Res
         }
         Destined::Workload { workload, address } => {
             let target = target(&down.proxy, workload, *address, caller(down));
-            Ok(plain_aim(target, version(AppProtocol::Unknown, &sending.parts, false), Some(workload.clone())))
+            let aim = plain_aim(target, version(AppProtocol::Unknown, &sending.parts, false), Some(workload.clone()));
+            Ok(Aim { inner: Some(*address), ..aim })
         }
         Destined::Service { service, port, subset } => service_aim(state, sending, (service, *port, subset), tried),
     }
 }
 
 fn plain_aim(target: Target, version: Version, workload: Option<Arc<Workload>>) -> Aim {
-    Aim { target, version, endpoint: None, workload, settings: Arc::default(), limits: None, cookie: None }
+    Aim { target, version, endpoint: None, workload, inner: None, settings: Arc::default(), limits: None, cookie: None }
 }
 
 fn service_aim(
@@ -105,11 +109,34 @@ fn service_aim(
         target,
         version: version(protocol, &sending.parts, settings.upgrade_h2),
         workload: Some(endpoint.workload.clone()),
+        inner: Some(endpoint.address),
         endpoint: Some((endpoint, set)),
         settings,
         limits: Some(wanted),
         cookie,
     })
+}
+
+/// Whether NetworkPolicies admit a try, for the caller that it is made for: each request is asked about, since a connection that is kept
+/// may be older than a policy.
+pub fn permitted(state: &State, down: &Downstream, aim: &Aim) -> Result<(), Refusal> {
+    let proxy = &down.proxy;
+    let (Some(workload), Some(to)) = (&aim.workload, aim.inner) else { return Ok(()) };
+    if !proxy.settings.inner_gate {
+        return Ok(());
+    }
+    let (source, address) = match down.hop {
+        Hop::Waypoint { .. } | Hop::WaypointWorkload { .. } => (down.source.workload.as_ref(), down.facts.source_ip),
+        _ => (state.mesh.workload(&proxy.uid), proxy.settings.instance_ip),
+    };
+    let peer = source.map_or(End::Other(address), |w| w.end(address));
+    let ingress = state.mesh.network_verdict(Direction::Ingress, (workload, to.ip()), peer, to.port());
+    let egress =
+        source.map(|w| state.mesh.network_verdict(Direction::Egress, (w, address), workload.end(to.ip()), to.port()));
+    match [Some(ingress), egress].into_iter().flatten().find(|verdict| !verdict.allows()) {
+        None => Ok(()),
+        Some(verdict) => Err(Refusal::new(Reason::NetworkPolicy, verdict.to_string())),
+    }
 }
 
 /// The way to a workload's port.

@@ -18,6 +18,8 @@ pub enum Reason {
     PeerAuthentication,
     /// No route matches (404).
     NoRoute,
+    /// A NetworkPolicy refuses the endpoint that was chosen, for this caller (403).
+    NetworkPolicy,
     /// The route's backend cannot be used (500).
     InvalidBackend,
     /// The service has no endpoint that can be used (503).
@@ -46,7 +48,7 @@ pub enum Reason {
 
 impl Reason {
     /// All, for documents and tests.
-    pub const ALL: [Reason; 19] = [
+    pub const ALL: [Reason; 20] = [
         Self::None,
         Self::BadRequest,
         Self::HeadTooLarge,
@@ -54,6 +56,7 @@ impl Reason {
         Self::Authorization,
         Self::PeerAuthentication,
         Self::NoRoute,
+        Self::NetworkPolicy,
         Self::InvalidBackend,
         Self::NoEndpoint,
         Self::ConnectFailure,
@@ -78,6 +81,7 @@ impl Reason {
             Self::Authorization => "authorization",
             Self::PeerAuthentication => "peer_authentication",
             Self::NoRoute => "no_route",
+            Self::NetworkPolicy => "networkpolicy",
             Self::InvalidBackend => "invalid_backend",
             Self::NoEndpoint => "no_endpoint",
             Self::ConnectFailure => "connect_failure",
@@ -100,7 +104,7 @@ impl Reason {
             Self::BadRequest => 400,
             Self::HeadTooLarge => 431,
             Self::Jwt => 401,
-            Self::Authorization | Self::PeerAuthentication | Self::RefusedByDestination => 403,
+            Self::Authorization | Self::PeerAuthentication | Self::RefusedByDestination | Self::NetworkPolicy => 403,
             Self::NoRoute => 404,
             Self::InvalidBackend => 500,
             Self::BadResponse => 502,

@@ -1,6 +1,6 @@
 //! A request on its way to an endpoint, and again when that is safe.
 
-use crate::aim::{Aim, aim};
+use crate::aim::{Aim, aim, permitted};
 use crate::answer::Refusal;
 use crate::body::{Outgoing, Wait};
 use crate::compile::{Backend, Retry};
@@ -221,7 +221,11 @@ pub async fn send_copy(down: &Arc<Downstream>, copy: Copy) {
         deadline: None,
         mirrors: Vec::new(),
     };
-    let Ok(aim) = aim(&proxy.state.load(), &sending, &[]) else { return };
+    let state = proxy.state.load();
+    let Ok(aim) = aim(&state, &sending, &[]) else { return };
+    if permitted(&state, down, &aim).is_err() {
+        return;
+    }
     let work = Work { sending, body: None, upgrade: None, tried: Vec::new() };
     let Ok(head) = work.head(&aim) else { return };
     let key = Arc::new(Key { target: aim.target.clone(), version: aim.version });
@@ -246,6 +250,7 @@ async fn tries(work: &mut Work<'_>, record: &mut Record) -> Result<Answered, Ref
             Err(refusal) => return Err(refusal),
         };
         note(record, &aim);
+        permitted(&state, work.sending.down, &aim)?;
         let failure = match attempt(work, &aim).await {
             Ok(answered) => return Ok(answered),
             Err(failure) => failure,

@@ -66,6 +66,8 @@ pub struct Settings {
     pub otlp: String,
     /// Share of requests that begin a trace, percent; a caller's own decision is followed.
     pub sampling: f64,
+    /// Ask NetworkPolicies about each request; off with `NETWORK_POLICY=istio`.
+    pub inner_gate: bool,
     /// Log filter.
     pub log: String,
 }
@@ -113,6 +115,7 @@ impl Settings {
             access_log: r.value("ACCESS_LOG", AccessLog::Failures),
             otlp: r.text("OTLP_ENDPOINT", ""),
             sampling: r.value("TRACE_SAMPLING", 1.0),
+            inner_gate: r.text("NETWORK_POLICY", "trysail") != "istio",
             log: r.text("RUST_LOG", "info"),
         }
     }

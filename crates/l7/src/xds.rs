@@ -22,7 +22,9 @@ use trysail_mesh::{Builder, codec};
 use trysail_policy::http::Policy;
 use trysail_wire::discovery::{Node, Resource};
 use trysail_wire::l7 as wire;
-use trysail_wire::type_urls::{ADDRESS, AUTHORIZATION, L7_GATEWAY, L7_POLICY, L7_SERVICE, L7_TOKENS};
+use trysail_wire::type_urls::{
+    ADDRESS, AUTHORIZATION, L7_GATEWAY, L7_POLICY, L7_SERVICE, L7_TOKENS, NAMESPACE, NETWORK_POLICY,
+};
 use trysail_xds::client::{Connect, Handler, Rejected, Want};
 
 /// What a proxy wants, policies before what they protect. A gateway also wants its own listeners.
@@ -30,7 +32,8 @@ pub fn wants(settings: &Settings, gateway: bool) -> Vec<Want> {
     let own = format!("{}/{}", settings.pod_namespace, settings.service_account);
     let listeners = gateway.then(|| Want { type_url: L7_GATEWAY, names: vec![own] });
     let all = [AUTHORIZATION, L7_POLICY, L7_TOKENS, ADDRESS, L7_SERVICE].map(Want::all);
-    all.into_iter().chain(listeners).collect()
+    let gate = [NAMESPACE, NETWORK_POLICY].into_iter().filter(|_| settings.inner_gate).map(Want::all);
+    gate.chain(all).chain(listeners).collect()
 }
 
 /// Applies responses.

@@ -36,9 +36,7 @@ pub async fn get(
     tokio::pin!(answer);
     tokio::select! {
         answer = &mut answer => answer,
-        end = &mut connection => {
-            end.map_err(|e: hyper::Error| e.to_string())?;
-            answer.await
-        }
+        // The connection may end in the same moment as the answer: what has come of it is still there.
+        _ = &mut connection => answer.await,
     }
 }

@@ -130,7 +130,7 @@ pub fn build_node(number: u8, count: u8, scratch: &Path) -> Result<Node, WorldEr
     let (port, inner) = (name.clone(), ns.clone());
     NetNs::current()?.run_async(move || async move {
         let links = Links::open()?;
-        links.add_veth(&port, UPLINK, &inner).await?;
+        links.add_veth(&port, (UPLINK, None), &inner).await?;
         links.enslave(&port, FABRIC, false).await?;
         // Proxies in pods talk to the control plane, which is here.
         links.add_route(FABRIC, (pod_address(number, 0), 24), fabric_address(number)).await
@@ -228,7 +228,9 @@ impl PodPlan {
         let (link, pod) = (self.link.clone(), ns.clone());
         node.run_async(move || async move {
             let links = Links::open()?;
-            links.add_veth(&link, "eth0", &pod).await?;
+            // Made from the address, so that what the node's neighbour table remembers holds for the next pod of the same address.
+            let [a, b, c, d] = address.octets();
+            links.add_veth(&link, ("eth0", Some([0x0a, 0x58, a, b, c, d])), &pod).await?;
             links.enslave(&link, BRIDGE, true).await
         })??;
         ns.run_async(move || async move {

@@ -64,14 +64,22 @@ impl Links {
         self.0.link().add(message).execute().await.map_err(refused(format!("adding bridge {name}")))
     }
 
-    /// Adds a veth pair: `name` here, `peer` as `peer_name` in `other`.
-    pub async fn add_veth(&self, name: &str, peer_name: &str, other: &NetNs) -> Result<(), LinkError> {
+    /// Adds a veth pair: `name` here, the other end as the first of `peer` in `other`, with the second as its hardware address if given.
+    pub async fn add_veth(
+        &self,
+        name: &str,
+        (peer_name, hardware): (&str, Option<[u8; 6]>),
+        other: &NetNs,
+    ) -> Result<(), LinkError> {
         let temporary = format!("{name}p");
         let what = format!("adding veth {name}");
         self.0.link().add(LinkVeth::new(name, &temporary).build()).execute().await.map_err(refused(&*what))?;
         let index = self.index(&temporary).await?;
-        let message = LinkUnspec::new_with_index(index).name(peer_name).setns_by_fd(other.as_fd().as_raw_fd()).build();
-        self.0.link().set(message).execute().await.map_err(refused(what))
+        let mut message = LinkUnspec::new_with_index(index).name(peer_name).setns_by_fd(other.as_fd().as_raw_fd());
+        if let Some(hardware) = hardware {
+            message = message.address(hardware.to_vec());
+        }
+        self.0.link().set(message.build()).execute().await.map_err(refused(what))
     }
 
     /// Makes `name` a port of `bridge` and brings it up. An isolated port reaches the bridge itself, not other isolated ports.

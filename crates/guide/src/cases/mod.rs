@@ -3,3 +3,4 @@
 pub mod canary;
 pub mod latency;
 pub mod mtls;
+pub mod netpol;

@@ -1,7 +1,7 @@
 //! report.json, schema `trysail.report/v1`.
 
 use super::Results;
-use crate::verdict::overhead;
+use crate::verdict::{Netpol, overhead};
 use serde_json::{Map, Value, json};
 
 /// The document.
@@ -28,6 +28,17 @@ pub fn document(results: &Results) -> Value {
             (mode.key().to_owned(), value)
         })
         .collect();
+    let netpol: Map<String, Value> = results
+        .netpol
+        .iter()
+        .map(|(mode, n)| {
+            let mut value = one_netpol(n);
+            if let Some((_, istio)) = results.netpol_istio.iter().find(|(m, _)| m == mode) {
+                value["istio"] = one_netpol(istio);
+            }
+            (mode.key().to_owned(), value)
+        })
+        .collect();
     let canary: Map<String, Value> = results
         .canary
         .iter()
@@ -50,7 +61,13 @@ pub fn document(results: &Results) -> Value {
             "latency": {"qps": results.plan.qps, "connections": results.plan.connections, "rounds": results.plan.rounds, "seconds": results.plan.seconds},
             "duration_s": results.seconds,
         },
-        "cases": {"mtls": mtls, "latency": latency, "canary": canary},
+        "cases": {"mtls": mtls, "netpol": netpol, "latency": latency, "canary": canary},
         "wrong": results.wrong,
     })
+}
+
+fn one_netpol(n: &Netpol) -> Value {
+    let mut value = serde_json::to_value(n).unwrap_or_default();
+    value["works_as_is"] = json!(n.works_as_is());
+    value
 }

@@ -6,7 +6,7 @@ pub mod terminal;
 use crate::cases::canary::Path;
 use crate::cases::latency::Plan;
 use crate::stage::Mode;
-use crate::verdict::{Canary, Latency, Mtls};
+use crate::verdict::{Canary, Latency, Mtls, Netpol};
 
 /// Everything that was measured.
 #[derive(Default)]
@@ -17,6 +17,10 @@ pub struct Results {
     pub plan: Plan,
     /// Case `mtls`.
     pub mtls: Vec<(Mode, Mtls)>,
+    /// Case `netpol`.
+    pub netpol: Vec<(Mode, Netpol)>,
+    /// The same with NetworkPolicies as Istio has them.
+    pub netpol_istio: Vec<(Mode, Netpol)>,
     /// Case `latency`.
     pub latency: Vec<(Mode, Latency)>,
     /// Case `canary`.

@@ -2,7 +2,7 @@
 
 use super::Results;
 use crate::stage::Mode;
-use crate::verdict::{overhead, stands_out};
+use crate::verdict::{Netpol, Reach, overhead, stands_out};
 use std::fmt::Write;
 use trysail_lab::output::table;
 
@@ -27,6 +27,9 @@ pub fn text(results: &Results) -> String {
     }
     if !results.mtls.is_empty() {
         writeln!(out, "{}", table(&rows)).unwrap_or_default();
+    }
+    if !results.netpol.is_empty() {
+        writeln!(out, "{}", netpol(results)).unwrap_or_default();
     }
     let mut rows = vec![
         ["LATENCY (ms)", "P50", "P75", "P90", "P99", "P99.9", "over no mesh", "P50 of rounds", "answers"]
@@ -73,6 +76,24 @@ pub fn text(results: &Results) -> String {
         writeln!(out, "NOT AS IT MUST BE: {line}").unwrap_or_default();
     }
     out
+}
+
+fn netpol(results: &Results) -> String {
+    let head = ["NETWORKPOLICY", "8080 only", "8080 + 15008", "9090 then", "on running pods", "rules work as they are"];
+    let mut rows = vec![head.map(str::to_owned).to_vec()];
+    let mut add = |title: String, n: &Netpol| {
+        rows.push(vec![
+            title,
+            n.app_port_only.as_str().to_owned(),
+            n.with_15008.as_str().to_owned(),
+            n.other_port_after_15008.as_str().to_owned(),
+            if n.retroactive == Reach::Blocked { "enforced" } else { "not enforced" }.to_owned(),
+            if n.works_as_is() { "yes" } else { "no" }.to_owned(),
+        ]);
+    };
+    results.netpol.iter().for_each(|(mode, n)| add(mode.title().to_owned(), n));
+    results.netpol_istio.iter().for_each(|(mode, n)| add(format!("{}, as with Istio", mode.title()), n));
+    table(&rows)
 }
 
 fn canary(results: &Results) -> String {

@@ -439,6 +439,15 @@ fn inside(user: User) {
         let text = lab.lab(&["system", "logs", "proxy-node-1"]);
         if text.contains("isolated for ingress by y/p") { Ok(()) } else { Err(text) }
     });
+    // What is explained is what happens.
+    for (from, to, wanted) in [("x/cli", "y/srv:80", 0), ("x/oth", "y/srv:80", 3), ("x/cli", "y/srv:81", 3)] {
+        let asked = trysail(user).args(["policy", "explain", "--name", &lab.name, "--from", from, "--to", to]).output();
+        let asked = asked.unwrap();
+        let text = String::from_utf8_lossy(&asked.stdout).into_owned();
+        assert_eq!(asked.status.code(), Some(wanted), "{from} to {to}: {text}");
+        let why = if wanted == 0 { "NetworkPolicy y/p ingress[0] allows" } else { "isolated for ingress by y/p" };
+        assert!(text.contains(why), "{text}");
+    }
     lab.apply(&p80(", {port: 15008}"));
     srv.hold("NA3", &[("x/cli", "81", false), ("x/cli", "80", true)]);
     let only_tunnels =

@@ -3,6 +3,7 @@
 pub mod admin;
 pub mod ca_server;
 pub mod deploy;
+pub mod explain;
 pub mod files;
 pub mod gate;
 pub mod inject;

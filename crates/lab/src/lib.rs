@@ -9,6 +9,7 @@ pub mod cli;
 pub mod cluster;
 pub mod controllers;
 pub mod dns;
+pub mod explain;
 pub mod http;
 pub mod images;
 pub mod kubelet;

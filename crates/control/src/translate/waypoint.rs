@@ -12,6 +12,9 @@ use trysail_api::object::{annotation, label};
 use trysail_mesh::model::{Waypoint, WaypointAt};
 use trysail_policy::authz::{self, Match, Policy, Scope, StringMatch};
 
+/// Prefix of the policies that keep traffic from going around a hop.
+pub const HOP_REQUIRED: &str = "trysail_l7_hop_required_";
+
 /// What traffic is addressed to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Addressed {
@@ -156,7 +159,7 @@ pub fn hop_policies(objects: &Objects, services: &[&Service], pod: &Pod, trust_d
         let around = Match { not_principals: vec![StringMatch::Exact(principal)], ..Match::default() };
         let at = Match { destination_ports: targets, ..Match::default() };
         // Pods of one service may resolve a named port to different numbers.
-        let policy_name = format!("trysail_l7_hop_required_{}_{}", name(&service.metadata), numbers.join("_"));
+        let policy_name = format!("{HOP_REQUIRED}{}_{}", name(&service.metadata), numbers.join("_"));
         let policy = Policy {
             namespace: own.to_owned(),
             name: policy_name.clone(),

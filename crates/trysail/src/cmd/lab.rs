@@ -2,13 +2,18 @@
 
 use anyhow::{Result, bail};
 use std::process::ExitCode;
-use trysail_lab::cli::{Common, Verb};
+use trysail_lab::cli::{CliError, Common, Verb};
 
 /// Runs a verb.
 pub fn run(common: &Common, verb: Verb) -> Result<ExitCode> {
-    match trysail_lab::cli::run(common, verb) {
+    outcome(trysail_lab::cli::run(common, verb))
+}
+
+/// The exit code of something that was asked of a lab; errors that are lines already are printed as they are.
+pub fn outcome(outcome: Result<i32, CliError>) -> Result<ExitCode> {
+    match outcome {
         Ok(code) => Ok(super::exit(code)),
-        Err(trysail_lab::cli::CliError::Words(text)) => {
+        Err(CliError::Words(text)) => {
             eprintln!("{text}");
             Ok(ExitCode::FAILURE)
         }

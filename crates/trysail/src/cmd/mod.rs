@@ -5,6 +5,7 @@ pub mod echo;
 pub mod lab;
 pub mod load;
 pub mod node;
+pub mod policy;
 pub mod waypoint;
 
 use anyhow::Result;
@@ -31,6 +32,11 @@ enum Verb {
         #[command(subcommand)]
         verb: trysail_lab::cli::Verb,
     },
+    /// Ask policies.
+    Policy {
+        #[command(subcommand)]
+        verb: policy::Verb,
+    },
     /// Load an HTTP server (fortio's flags; see `trysail load -h`).
     Load,
     /// Answer HTTP requests (fortio server's flags).
@@ -55,6 +61,7 @@ pub fn run() -> Result<ExitCode> {
         Verb::Guide(args) => trysail_guide::run(args).map(exit).map_err(Into::into),
         Verb::Bench(args) => trysail_guide::bench::run(&args).map(exit).map_err(Into::into),
         Verb::Lab { common, verb } => lab::run(&common, verb),
+        Verb::Policy { verb } => policy::run(verb),
         Verb::Load => load::run(vec!["-h".to_owned()]),
         Verb::Echo => echo::run(vec!["-h".to_owned()]),
         Verb::Control(args) => control::run(args),

@@ -61,18 +61,18 @@ enum Verb {
 /// Runs a verb, or the role.
 pub fn run(args: Args) -> Result<ExitCode> {
     let common = &args.common;
-    let code = match args.verb {
+    let outcome = match args.verb {
         None => return super::node::l7(trysail_l7::Role::Waypoint),
         Some(Verb::Apply { waypoint, traffic, enroll_namespace, wait, overwrite }) => {
             let enrol = enroll_namespace.then_some(overwrite);
-            waypoints::apply(common, (&waypoint, &traffic), enrol, wait)?
+            waypoints::apply(common, (&waypoint, &traffic), enrol, wait)
         }
-        Some(Verb::List { all_namespaces }) => waypoints::list(common, all_namespaces)?,
-        Some(Verb::Delete { names }) => waypoints::delete(common, names)?,
+        Some(Verb::List { all_namespaces }) => waypoints::list(common, all_namespaces),
+        Some(Verb::Delete { names }) => waypoints::delete(common, names),
         Some(Verb::Generate { waypoint, traffic }) => {
             print!("{}", waypoints::manifest(&common.namespace, &waypoint, &traffic));
-            0
+            Ok(0)
         }
     };
-    Ok(super::exit(code))
+    super::lab::outcome(outcome)
 }

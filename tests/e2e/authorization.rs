@@ -13,7 +13,7 @@ pub const TESTS: &[Test] = &[
     ("tokens_are_validated_and_their_claims_count", tokens),
 ];
 
-fn policy(namespace: &str, name: &str, spec: &str) -> String {
+pub fn policy(namespace: &str, name: &str, spec: &str) -> String {
     format!(
         "---\napiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\nmetadata: {{name: {name}, namespace: {namespace}}}\nspec: {spec}\n"
     )

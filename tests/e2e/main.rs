@@ -8,6 +8,7 @@ mod access;
 mod authorization;
 mod churn;
 mod control;
+mod differential;
 mod engine;
 mod guide;
 mod lab;
@@ -38,6 +39,7 @@ fn main() {
         authorization::TESTS,
         churn::TESTS,
         control::TESTS,
+        differential::TESTS,
         engine::TESTS,
         guide::TESTS,
         lab::TESTS,

@@ -37,6 +37,26 @@ pub fn raws(address: &str, list: &str) {
     }
 }
 
+/// Sends each of `address|bytes`, all at the same time; prints the status of each, 0 where there is no answer.
+pub fn each(list: &str) {
+    let one = |item: &str| {
+        let (address, encoded) = item.split_once('|').unwrap();
+        let bytes = base64::engine::general_purpose::STANDARD.decode(encoded).unwrap();
+        let Ok(mut stream) = TcpStream::connect(address) else { return 0 };
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        let mut seen = Vec::new();
+        if stream.write_all(&bytes).is_ok() {
+            let _ = stream.read_to_end(&mut seen);
+        }
+        let text = String::from_utf8_lossy(&seen).into_owned();
+        text.strip_prefix("HTTP/1.1 ").and_then(|t| t.get(..3)?.parse::<u16>().ok()).unwrap_or(0)
+    };
+    std::thread::scope(|scope| {
+        let tries: Vec<_> = list.split(',').map(|item| scope.spawn(move || one(item))).collect();
+        tries.into_iter().for_each(|t| println!("{}", t.join().unwrap()));
+    });
+}
+
 fn connect(address: &str) -> TcpStream {
     let stream = TcpStream::connect(address).unwrap();
     stream.set_nodelay(true).unwrap();

@@ -37,6 +37,7 @@ pub fn run(args: &[String]) {
         ["protocols", address] => client::protocols(address),
         ["large", address, mib] => client::large(address, mib),
         ["https", address, name, root, alpn] => client::https(address, (name, root), alpn),
+        ["each", list] => client::each(list),
         ["first-line", address] => {
             let mut line = String::new();
             BufReader::new(TcpStream::connect(address).unwrap()).read_line(&mut line).unwrap();

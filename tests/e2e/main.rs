@@ -23,8 +23,26 @@ mod support;
 mod tool;
 mod traffic;
 
-use libtest_mimic::{Arguments, Trial};
+use libtest_mimic::{Arguments, Failed, Trial};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::Duration;
 use support::{Test, User};
+
+/// What no test comes near: one that hangs is said to hang, and the others still run.
+const LIMIT: Duration = Duration::from_mins(8);
+
+/// Runs one test on a thread of its own, for at most [`LIMIT`].
+fn bounded(test: fn(User), user: User) -> Result<(), Failed> {
+    let (done, over) = channel::<()>();
+    let thread = std::thread::spawn(move || {
+        let _done = done;
+        test(user);
+    });
+    match over.recv_timeout(LIMIT) {
+        Err(RecvTimeoutError::Timeout) => Err(format!("still not over after {} s", LIMIT.as_secs()).into()),
+        _ => thread.join().map_err(|_| "see its panic above".into()),
+    }
+}
 
 fn main() {
     let args: Vec<String> = std::env::args().collect();
@@ -58,10 +76,7 @@ fn main() {
     for (name, test) in tests {
         for user in &users {
             let user = *user;
-            trials.push(Trial::test(format!("{name} ({user:?})"), move || {
-                test(user);
-                Ok(())
-            }));
+            trials.push(Trial::test(format!("{name} ({user:?})"), move || bounded(test, user)));
         }
     }
     libtest_mimic::run(&arguments, trials).exit();

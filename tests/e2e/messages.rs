@@ -32,7 +32,7 @@ fn manifests(user: User) {
         (good.replace("replicas: 1", "replicas: one"), vec![]),
         (good.replace("terminationGracePeriodSeconds: 2", "hostNetwork: true"), vec![]),
         (good.replace("app: web}}\n  template", "app: other}}\n  template"), vec![]),
-        ("apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {name: x}\n".to_owned(), vec![]),
+        ("apiVersion: apps/v1\nkind: StatefulSet\nmetadata: {name: x}\n".to_owned(), vec![]),
     ] {
         all.push(said(user, &manifest, &flags));
     }

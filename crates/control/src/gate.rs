@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
 use trysail_api::k8s_openapi::api::core::v1::{Namespace, Pod as Object};
 use trysail_api::k8s_openapi::api::networking::v1::NetworkPolicy;
 use trysail_api::labels::{GATEWAY_MANAGED, REDIRECTION, SIDECAR_STATUS, WAYPOINT_PORT};
@@ -102,8 +103,8 @@ pub struct Terms {
     pub control: (Ipv4Addr, u16),
 }
 
-/// What decides, in one direction, which rules a pod is under.
-type Sort<'a> = (&'a str, &'a Labels, &'a [NamedPort], Direction);
+/// What decides which rules a pod is under.
+type Sort<'a> = (&'a str, &'a Labels, &'a [NamedPort], Mesh, Direction);
 
 /// The ruleset of each node from 0 to `nodes`.
 pub fn rulesets(
@@ -117,19 +118,17 @@ pub fn rulesets(
     let peers: BTreeSet<IpAddr> =
         members.iter().filter(|m| m.mesh != Mesh::Out).map(|m| IpAddr::V4(m.address)).collect();
     // Pods of one kind are under the same rules.
-    let mut known: BTreeMap<Sort<'_>, Option<Vec<Admitted>>> = BTreeMap::new();
+    let mut known: BTreeMap<Sort<'_>, Option<Arc<[Admitted]>>> = BTreeMap::new();
     let mut isolated: Vec<Vec<Isolated>> = vec![Vec::new(); nodes];
     for member in members {
         let mut of = |direction| {
-            let key = (member.namespace.as_str(), &member.labels, member.ports.as_slice(), direction);
-            let found = known
-                .entry(key)
-                .or_insert_with(|| admitted(policies, namespaces, &pods, member.pod(), direction))
-                .clone();
-            found.map(|mut admitted| {
-                admitted.extend(implied(member, direction, &peers, terms));
-                admitted
-            })
+            let key = (member.namespace.as_str(), &member.labels, member.ports.as_slice(), member.mesh, direction);
+            let make = || {
+                let mut all = admitted(policies, namespaces, &pods, member.pod(), direction)?;
+                all.extend(implied(member, direction, &peers, terms));
+                Some(Arc::from(all))
+            };
+            known.entry(key).or_insert_with(make).clone()
         };
         let (ingress, egress) = (of(Direction::Ingress), of(Direction::Egress));
         if let Some(own) = isolated.get_mut(member.node).filter(|_| ingress.is_some() || egress.is_some()) {

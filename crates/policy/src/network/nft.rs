@@ -5,6 +5,7 @@ use super::{Direction, Protocol};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
 
 /// An isolated pod of the node.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -12,9 +13,9 @@ pub struct Isolated {
     /// Its address.
     pub address: Ipv4Addr,
     /// What may come in; `None`: everything.
-    pub ingress: Option<Vec<Admitted>>,
+    pub ingress: Option<Arc<[Admitted]>>,
     /// What may go out; `None`: everything.
-    pub egress: Option<Vec<Admitted>>,
+    pub egress: Option<Arc<[Admitted]>>,
 }
 
 /// The rules for these pods, in place of whatever was there. Packets between a pod and its own node do not pass the hook that they are on.
@@ -46,27 +47,29 @@ pub fn ruleset(pods: &[Isolated]) -> String {
     out
 }
 
-/// Chains and sets that were made, by their content: pods under the same policies share them.
+/// Chains and sets that were made: pods under the same policies share the former, rules with the same peers the latter.
 #[derive(Default)]
 struct Made {
-    chains: BTreeMap<(Direction, Vec<Admitted>), String>,
+    /// By direction and place in memory: what is shared is the same.
+    chains: BTreeMap<(Direction, usize), String>,
     sets: BTreeMap<BTreeSet<Ipv4Addr>, String>,
 }
 
 impl Made {
-    fn chain(&mut self, direction: Direction, admitted: &[Admitted], out: &mut String) -> String {
-        if let Some(name) = self.chains.get(&(direction, admitted.to_vec())) {
+    fn chain(&mut self, direction: Direction, admitted: &Arc<[Admitted]>, out: &mut String) -> String {
+        let key = (direction, Arc::as_ptr(admitted).addr());
+        if let Some(name) = self.chains.get(&key) {
             return name.clone();
         }
         let name = format!("{direction}{}", self.chains.len());
         writeln!(out, "add chain ip netpol {name}").unwrap_or_default();
-        for one in admitted {
+        for one in admitted.iter() {
             for rule in self.rules(direction, one, out) {
                 line(out, &name, &format!("{rule}return"));
             }
         }
         line(out, &name, "drop");
-        self.chains.insert((direction, admitted.to_vec()), name.clone());
+        self.chains.insert(key, name.clone());
         name
     }
 

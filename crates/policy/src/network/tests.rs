@@ -320,10 +320,11 @@ fn packets_are_filtered_by_few_rules() {
     let policies = policies(
         "y: {podSelector: {}, policyTypes: [Ingress, Egress], ingress: [{from: [{namespaceSelector: {}}], ports: [{port: http}, {port: 90, endPort: 99}, {protocol: UDP}]}, {from: [{ipBlock: {cidr: 10.0.0.0/8, except: [10.1.0.0/16]}}]}], egress: [{ports: [{port: http}]}]}",
     );
+    let of = |direction| admitted(&policies, &namespaces(), &all, pods[0].pod(), direction).map(std::sync::Arc::from);
+    let (ingress, egress): (Option<std::sync::Arc<[Admitted]>>, _) = (of(Direction::Ingress), of(Direction::Egress));
     let isolated = |case: &Case| {
         let IpAddr::V4(address) = case.address else { unreachable!() };
-        let of = |direction| admitted(&policies, &namespaces(), &all, case.pod(), direction);
-        nft::Isolated { address, ingress: of(Direction::Ingress), egress: of(Direction::Egress) }
+        nft::Isolated { address, ingress: ingress.clone(), egress: egress.clone() }
     };
     let rules = nft::ruleset(&[isolated(&pods[0]), isolated(&pods[1])]);
     let wanted = "\

@@ -96,10 +96,11 @@ impl Drop for Lab {
             for process in ["control", "agent-node-1", "proxy-node-1", "agent-node-2", "proxy-node-2"] {
                 let logs = self.try_lab(&["system", "logs", process]);
                 let text = String::from_utf8_lossy(&logs.stdout).into_owned();
-                let lines: Vec<&str> = text.lines().collect();
+                // What went well is not what is looked for.
+                let lines: Vec<&str> = text.lines().filter(|l| !l.contains("connection complete")).collect();
                 eprintln!(
                     "--- {process}\n{}",
-                    lines.get(lines.len().saturating_sub(15)..).unwrap_or_default().join("\n")
+                    lines.get(lines.len().saturating_sub(60)..).unwrap_or_default().join("\n")
                 );
             }
         }

@@ -7,6 +7,7 @@ pub mod istio;
 pub mod labels;
 pub mod load;
 pub mod object;
+pub mod package;
 
 pub use diagnostic::{Diagnostic, Origin, Severity};
 pub use k8s_openapi;

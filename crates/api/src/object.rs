@@ -8,6 +8,7 @@ use crate::istio::destination_rule::DestinationRule;
 use crate::istio::peer_authentication::PeerAuthentication;
 use crate::istio::request_authentication::RequestAuthentication;
 use crate::istio::virtual_service::VirtualService;
+use crate::package::Package;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Pod, Secret, Service, ServiceAccount};
@@ -116,6 +117,7 @@ kinds! {
     GRPCRoute(GrpcRoute): ["gateway.networking.k8s.io/v1"], "grpcroutes", [], true;
     ReferenceGrant(ReferenceGrant): ["gateway.networking.k8s.io/v1", "gateway.networking.k8s.io/v1beta1"], "referencegrants", ["refgrant"], true;
     NetworkPolicy(NetworkPolicy): ["networking.k8s.io/v1"], "networkpolicies", ["netpol"], true;
+    Package(Package): [crate::package::API_VERSION], "packages", ["pkg"], true;
     Service(Service): ["v1"], "services", ["svc"], true;
     Job(Job): ["batch/v1"], "jobs", [], true;
     Deployment(Deployment): ["apps/v1"], "deployments", ["deploy"], true;

@@ -3,6 +3,7 @@
 pub mod authz;
 pub mod http;
 pub mod network;
+pub mod package;
 pub mod path;
 pub mod peer_auth;
 

@@ -7,6 +7,7 @@ pub mod explain;
 pub mod files;
 pub mod gate;
 pub mod inject;
+pub mod operator;
 pub mod proxy_config;
 pub mod publish;
 pub mod serve;

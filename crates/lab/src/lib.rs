@@ -14,6 +14,7 @@ pub mod http;
 pub mod images;
 pub mod kubelet;
 pub mod output;
+pub mod packages;
 pub mod rootfs;
 pub mod server;
 pub mod services;

@@ -93,6 +93,12 @@ pub fn check(loaded: &Loaded, images: &Images) -> Vec<Diagnostic> {
                 out.add(Severity::Error, &field, &message, "");
             }
         }
+        Object::Package(_) => out.add(
+            Severity::Error,
+            "",
+            "the lab does not act on Packages",
+            "apply what `trysail package expand -f FILE` prints",
+        ),
         Object::Job(job) => {
             if let Some(spec) = &job.spec {
                 out.job(spec, images);

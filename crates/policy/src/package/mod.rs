@@ -135,14 +135,13 @@ impl Maker<'_> {
         let mut labels = more;
         labels.insert(package::PACKAGE.into(), self.name().into());
         labels.insert(package::GENERATION.into(), meta.generation.unwrap_or(1).to_string());
-        let owner = json!({
-            "apiVersion": package::API_VERSION, "kind": "Package", "name": self.name(), "uid": meta.uid.clone().unwrap_or_default(),
-        });
-        object(
-            api,
-            json!({"name": name, "namespace": self.namespace(), "labels": labels, "ownerReferences": [owner]}),
-            spec,
-        )
+        let mut made = json!({"name": name, "namespace": self.namespace(), "labels": labels});
+        // A Package that no API server has seen owns nothing.
+        if let Some(uid) = &meta.uid {
+            let owner = json!({"apiVersion": package::API_VERSION, "kind": "Package", "name": self.name(), "uid": uid});
+            made["ownerReferences"] = json!([owner]);
+        }
+        object(api, made, spec)
     }
 }
 

@@ -5,6 +5,7 @@ pub mod echo;
 pub mod lab;
 pub mod load;
 pub mod node;
+pub mod package;
 pub mod policy;
 pub mod waypoint;
 
@@ -37,6 +38,11 @@ enum Verb {
         #[command(subcommand)]
         verb: policy::Verb,
     },
+    /// Work with Packages.
+    Package {
+        #[command(subcommand)]
+        verb: package::Verb,
+    },
     /// Load an HTTP server (fortio's flags; see `trysail load -h`).
     Load,
     /// Answer HTTP requests (fortio server's flags).
@@ -62,6 +68,7 @@ pub fn run() -> Result<ExitCode> {
         Verb::Bench(args) => trysail_guide::bench::run(&args).map(exit).map_err(Into::into),
         Verb::Lab { common, verb } => lab::run(&common, verb),
         Verb::Policy { verb } => policy::run(verb),
+        Verb::Package { verb } => package::run(&verb),
         Verb::Load => load::run(vec!["-h".to_owned()]),
         Verb::Echo => echo::run(vec!["-h".to_owned()]),
         Verb::Control(args) => control::run(args),

@@ -16,6 +16,7 @@ mod matrix;
 mod messages;
 mod network;
 mod operate;
+mod packages;
 mod peers;
 mod routes;
 mod smuggling;
@@ -65,6 +66,7 @@ fn main() {
         messages::TESTS,
         network::TESTS,
         operate::TESTS,
+        packages::TESTS,
         peers::TESTS,
         routes::TESTS,
         smuggling::TESTS,

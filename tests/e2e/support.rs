@@ -271,6 +271,15 @@ impl Lab {
     }
 }
 
+/// Runs a verb of the binary with `manifest` as its input.
+pub fn given(user: User, manifest: &str, args: &[&str]) -> Output {
+    let mut command = trysail(user);
+    let mut child =
+        command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    std::io::Write::write_all(&mut child.stdin.take().unwrap(), manifest.as_bytes()).unwrap();
+    child.wait_with_output().unwrap()
+}
+
 /// The only status of a load's answers, and how many; panics when there were others.
 pub fn only(run: &Value, status: &str) -> u64 {
     let codes = run.get("RetCodes").unwrap().as_object().unwrap();

@@ -93,12 +93,16 @@ pub fn check(loaded: &Loaded, images: &Images) -> Vec<Diagnostic> {
                 out.add(Severity::Error, &field, &message, "");
             }
         }
-        Object::Package(_) => out.add(
-            Severity::Error,
-            "",
-            "the lab does not act on Packages",
-            "apply what `trysail package expand -f FILE` prints",
-        ),
+        Object::Package(package) => {
+            for (field, message) in trysail_control::operator::refusals(package, &[]) {
+                out.add(Severity::Error, &field, &message, "");
+            }
+            let spec = &package.spec;
+            let parts = [("sso", &spec.sso), ("monitor", &spec.monitor), ("caBundle", &spec.ca_bundle)];
+            for (name, _) in parts.iter().filter(|(_, given)| given.is_some()) {
+                out.add(Severity::Warning, &format!("spec.{name}"), "not acted on: only spec.network is", "");
+            }
+        }
         Object::Job(job) => {
             if let Some(spec) = &job.spec {
                 out.job(spec, images);

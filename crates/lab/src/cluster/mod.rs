@@ -3,6 +3,7 @@
 mod gateways;
 mod jobs;
 mod netpol;
+mod packages;
 mod reconcile;
 mod requests;
 mod status;
@@ -84,6 +85,8 @@ pub struct Cluster {
     next_vip: u16,
     /// What the statuses of all objects follow from, as it was when they were told.
     settled: u64,
+    /// What Packages were seen through, as it was when they were looked at.
+    packaged: u64,
     /// What the packet gates were made of.
     gated: Option<netpol::Seen>,
     /// Whether tunnels stay open where a NetworkPolicy isolates a pod of the mesh.
@@ -154,6 +157,7 @@ impl Cluster {
             names: parts.names,
             notes: BTreeMap::new(),
             settled: 0,
+            packaged: 0,
             gated: None,
             companions: parts.companions,
             next_vip: 20,

@@ -26,6 +26,7 @@ const GRACE: u64 = 30;
 impl Cluster {
     pub(super) async fn reconcile(&mut self) {
         self.roots();
+        self.packages().await;
         self.gateways().await;
         self.jobs().await;
         let deployments: Vec<Deployment> = self

@@ -137,6 +137,12 @@ impl Cluster {
                 new.metadata.generation = Some(old.metadata.generation.unwrap_or(1) + i64::from(changed));
             }
             (Object::Gateway(new), None) => new.metadata.generation = Some(1),
+            (Object::Package(new), Some(Object::Package(old))) => {
+                new.status.clone_from(&old.status);
+                let changed = new.spec != old.spec;
+                new.metadata.generation = Some(old.metadata.generation.unwrap_or(1) + i64::from(changed));
+            }
+            (Object::Package(new), None) => new.metadata.generation = Some(1),
             (Object::HTTPRoute(new), Some(Object::HTTPRoute(old))) => new.status.clone_from(&old.status),
             (Object::GRPCRoute(new), Some(Object::GRPCRoute(old))) => new.status.clone_from(&old.status),
             (Object::Job(new), Some(Object::Job(old))) => {

@@ -1,5 +1,9 @@
 //! Packages to objects: what each stands for, what all share, and what is wrong with them.
 
+mod plan;
+
+pub use plan::{Plan, plan};
+
 use serde_json::Value;
 use trysail_api::package::Package;
 use trysail_policy::authz::Cidr;
@@ -26,10 +30,10 @@ pub fn objects(packages: &[Package], world: &World) -> (Vec<Value>, Vec<Finding>
     let (mut out, mut sound) = (Vec::new(), Vec::new());
     for (index, package) in packages.iter().enumerate() {
         let others: Vec<&Package> = packages.iter().enumerate().filter(|(i, _)| *i != index).map(|(_, p)| p).collect();
-        let denials = check(package, &others);
-        let said = denials.iter().map(|d| (true, d.field.clone(), format!("{} ({})", d.message, d.code)));
-        findings.extend(said.map(|(error, field, message)| Finding { index, error, field, message }));
-        if !denials.is_empty() {
+        let refused = refusals(package, &others);
+        if !refused.is_empty() {
+            let finding = |(field, message)| Finding { index, error: true, field, message };
+            findings.extend(refused.into_iter().map(finding));
             continue;
         }
         sound.push(package);
@@ -61,42 +65,24 @@ pub fn objects(packages: &[Package], world: &World) -> (Vec<Value>, Vec<Finding>
     (out, findings)
 }
 
+/// Why a Package is not acted on beside `others`: fields and words; empty when it is. A login in front of an application that cannot be
+/// put there is among them, since without it the application would be open.
+pub fn refusals(package: &Package, others: &[&Package]) -> Vec<(String, String)> {
+    let denials = check(package, others).into_iter().map(|d| (d.field, format!("{} ({})", d.message, d.code)));
+    let clients = package.spec.sso.as_ref().and_then(Value::as_array).into_iter().flatten().enumerate();
+    let guarded = clients.filter(|(_, client)| client.get("enableAuthserviceSelector").is_some_and(|s| !s.is_null()));
+    let closed = guarded.map(|(index, _)| {
+        let message =
+            "no identity provider is configured, and without a login in front of it the application would be open";
+        (format!("spec.sso[{index}].enableAuthserviceSelector"), message.to_owned())
+    });
+    denials.chain(closed).collect()
+}
+
 /// Whether a text is a block of addresses such as `10.0.0.1/32`.
 pub fn is_block(text: &str) -> bool {
     text.contains('/') && Cidr::parse(text).is_some()
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn packages(text: &str) -> Vec<Package> {
-        let loaded = trysail_api::load::load("case", text);
-        assert_eq!(loaded.diagnostics, vec![]);
-        let package = |l: trysail_api::load::Loaded| match l.object {
-            trysail_api::Object::Package(package) => Some(*package),
-            _ => None,
-        };
-        loaded.objects.into_iter().filter_map(package).collect()
-    }
-
-    #[test]
-    fn a_package_that_is_denied_takes_nothing_of_the_others_away() {
-        let of = |name: &str, network: &str| {
-            format!(
-                "---\napiVersion: uds.dev/v1alpha1\nkind: Package\nmetadata: {{name: {name}, namespace: {name}}}\nspec: {{network: {network}, sso: []}}\n"
-            )
-        };
-        let host = "{allow: [{direction: Egress, remoteHost: x.com, port: 443}]}";
-        let good = packages(&of("a", host));
-        let (alone, said) = objects(&good, &World::default());
-        assert_eq!(said.iter().map(|f| (f.error, f.field.as_str())).collect::<Vec<_>>(), [(false, "spec.sso")]);
-        let bad = "{allow: [{direction: Egress, remoteHost: x.com, remoteProtocol: TCP}]}";
-        let (both, said) = objects(&packages(&(of("a", host) + &of("b", bad))), &World::default());
-        assert_eq!(both, alone);
-        assert!(said.iter().any(|f| f.index == 1 && f.error && f.message.contains("E6")), "{said:?}");
-        let other = host.replace("443", "443, remoteProtocol: HTTP");
-        let (_, said) = objects(&packages(&(of("a", host) + &of("b", &other))), &World::default());
-        assert!(said.iter().any(|f| f.index == 1 && f.error && f.message.contains("Package a/a")), "{said:?}");
-    }
-}
+mod tests;

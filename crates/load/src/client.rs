@@ -1,5 +1,6 @@
 //! One connection's worth of HTTP/1.1 requests.
 
+use crate::journal::REQUEST_ID;
 use http_body_util::{BodyExt, Full};
 use hyper::body::Bytes;
 use hyper::client::conn::http1::{self, SendRequest};
@@ -65,12 +66,15 @@ impl Template {
         })
     }
 
-    fn request(&self) -> Result<Request<Full<Bytes>>, hyper::http::Error> {
+    fn request(&self, id: Option<&str>) -> Result<Request<Full<Bytes>>, hyper::http::Error> {
         let mut builder = Request::builder().method(self.method.clone()).uri(&self.path);
         if !self.headers.iter().any(|(name, _)| name == HOST) {
             builder = builder.header(HOST, &self.authority);
         }
         builder = builder.header(USER_AGENT, "trysail-load");
+        if let Some(id) = id {
+            builder = builder.header(REQUEST_ID, id);
+        }
         for (name, value) in &self.headers {
             builder = builder.header(name, value);
         }
@@ -84,6 +88,8 @@ pub struct Connection {
     tasks: Tasks,
     /// Connections opened so far.
     pub sockets: u64,
+    /// This end of the one that was opened last.
+    pub local: Option<SocketAddr>,
     /// What went wrong last.
     pub last_error: Option<String>,
 }
@@ -91,12 +97,12 @@ pub struct Connection {
 impl Connection {
     /// Not open yet.
     pub fn new(tasks: &Tasks) -> Self {
-        Self { sender: None, tasks: tasks.clone(), sockets: 0, last_error: None }
+        Self { sender: None, tasks: tasks.clone(), sockets: 0, local: None, last_error: None }
     }
 
-    /// Sends one request and reads its whole answer: its status, or -1 if there was none.
-    pub async fn call(&mut self, template: &Template) -> i32 {
-        match tokio::time::timeout(template.timeout, self.exchange(template)).await {
+    /// Sends one request, named `id` if it has a name, and reads its whole answer: its status, or -1 if there was none.
+    pub async fn call(&mut self, template: &Template, id: Option<&str>) -> i32 {
+        match tokio::time::timeout(template.timeout, self.exchange(template, id)).await {
             Ok(Ok(status)) => {
                 if template.new_connections {
                     self.sender = None;
@@ -114,17 +120,19 @@ impl Connection {
         }
     }
 
-    async fn exchange(&mut self, template: &Template) -> Result<i32, String> {
+    async fn exchange(&mut self, template: &Template, id: Option<&str>) -> Result<i32, String> {
         // A connection that the server has closed meanwhile is replaced before anything is sent on it.
         let open = self.sender.take().filter(|s| !s.is_closed());
         let mut sender = match open {
             Some(sender) => sender,
             None => {
+                self.local = None;
                 let addresses: Vec<SocketAddr> =
                     tokio::net::lookup_host(&template.authority).await.map_err(|e| chain(&e))?.collect();
                 let stream = TcpStream::connect(addresses.as_slice()).await.map_err(|e| chain(&e))?;
                 stream.set_nodelay(true).map_err(|e| chain(&e))?;
                 self.sockets += 1;
+                self.local = stream.local_addr().ok();
                 let (sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(|e| chain(&e))?;
                 self.tasks.spawn(async move {
                     // How it ends is seen by the request that was under way.
@@ -134,7 +142,7 @@ impl Connection {
             }
         };
         sender.ready().await.map_err(|e| chain(&e))?;
-        let request = template.request().map_err(|e| chain(&e))?;
+        let request = template.request(id).map_err(|e| chain(&e))?;
         let response = sender.send_request(request).await.map_err(|e| chain(&e))?;
         let status = i32::from(response.status().as_u16());
         let mut body = response.into_body();

@@ -1,6 +1,7 @@
 //! The echo server: answers as `fortio server` does.
 
 use crate::flags::duration;
+use crate::journal::REQUEST_ID;
 use http_body_util::BodyExt;
 use hyper::body::{Body, Bytes, Frame, Incoming, SizeHint};
 use hyper::{Request, Response, StatusCode};
@@ -19,18 +20,28 @@ use trysail_base::tasks::Tasks;
 const MOST_BYTES: usize = 64 << 20;
 const LONGEST: Duration = Duration::from_secs(30);
 
-/// Serves HTTP/1.1 and HTTP/2 (prior knowledge) on `listener` until the tasks stop; with `log`, says where each connection came from. A request without a query is answered as `default` asks.
-pub async fn serve(listener: TcpListener, log: bool, default: &'static str, tasks: &Tasks) {
+/// What is written to standard output, one line each.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Logged {
+    /// Where each connection came from.
+    pub connections: bool,
+    /// Each request that has a name: `received ID` before anything is done for it, `answered ID STATUS` when its answer is made.
+    pub requests: bool,
+}
+
+/// Serves HTTP/1.1 and HTTP/2 (prior knowledge) on `listener` until the tasks stop. A request without a query is answered as
+/// `default` asks.
+pub async fn serve(listener: TcpListener, logged: Logged, default: &'static str, tasks: &Tasks) {
     loop {
         let Ok((stream, peer)) = listener.accept().await else { continue };
-        if log {
+        if logged.connections {
             println!("connection from {peer}");
         }
         if stream.set_nodelay(true).is_err() {
             continue;
         }
         tasks.spawn(async move {
-            let service = hyper::service::service_fn(move |request| answer(request, peer, default));
+            let service = hyper::service::service_fn(move |request| noted(request, peer, default, logged.requests));
             // A client that goes away ends its connection, and that is all there is to say.
             auto::Builder::new(TokioExecutor::new())
                 .serve_connection(TokioIo::new(stream), service)
@@ -94,6 +105,24 @@ impl Body for Answer {
     fn size_hint(&self) -> SizeHint {
         SizeHint::with_exact(self.left as u64)
     }
+}
+
+/// Answers, with a line before and after when `log` says so.
+async fn noted(
+    request: Request<Incoming>,
+    peer: SocketAddr,
+    default: &'static str,
+    log: bool,
+) -> Result<Response<Answer>, Infallible> {
+    let id = request.headers().get(REQUEST_ID).filter(|_| log).and_then(|v| v.to_str().ok()).map(str::to_owned);
+    if let Some(id) = &id {
+        println!("received {id}");
+    }
+    let response = answer(request, peer, default).await?;
+    if let Some(id) = &id {
+        println!("answered {id} {}", response.status().as_u16());
+    }
+    Ok(response)
 }
 
 async fn answer(
@@ -170,12 +199,12 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let owner = tasks.clone();
-        tasks.spawn(async move { serve(listener, false, "", &owner).await });
+        tasks.spawn(async move { serve(listener, Logged::default(), "", &owner).await });
         let mut connection = Connection::new(&tasks);
         for (path, code) in [("/", 200), ("/fortio/", 200), ("/?status=503", 503), ("/?size=100000&delay=1ms", 200)] {
             let template =
                 Template::new(&format!("http://{address}{path}"), &[], Bytes::new(), Duration::from_secs(5)).unwrap();
-            assert_eq!(connection.call(&template).await, code, "{path}");
+            assert_eq!(connection.call(&template, None).await, code, "{path}");
         }
         assert_eq!(connection.sockets, 1);
     }

@@ -4,5 +4,6 @@ pub mod client;
 pub mod echo;
 pub mod flags;
 pub mod histogram;
+pub mod journal;
 pub mod open_loop;
 pub mod result;

@@ -2,10 +2,11 @@
 
 use crate::client::{Connection, Template};
 use crate::histogram::Histogram;
+use crate::journal::{Failure, Journal, answered};
 use crate::result::Summary;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 use tokio::sync::mpsc;
 use trysail_base::tasks::Tasks;
 
@@ -24,6 +25,8 @@ pub struct Plan {
     pub count: Option<u64>,
     /// Errors of the first request of each connection do not end the run.
     pub allow_initial_errors: bool,
+    /// Name each request, and keep a journal of the run.
+    pub journal: bool,
 }
 
 /// Why nothing was measured.
@@ -55,21 +58,23 @@ pub async fn run(plan: Plan, stop: Arc<AtomicBool>) -> Result<Summary, RunError>
     for index in 0..plan.connections.max(1) {
         let mut connection = Connection::new(&tasks);
         if !plan.allow_initial_errors {
-            let code = connection.call(&plan.template).await;
-            if !(200..400).contains(&code) {
+            let code = connection.call(&plan.template, None).await;
+            if !answered(code) {
                 return Err(RunError::Initial { code, error: connection.last_error });
             }
         }
         workers.push(Worker { plan: plan.clone(), index, next: Arc::default(), stop: stop.clone(), connection });
     }
     let next = Arc::new(AtomicU64::new(0));
+    let began = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let began_ms = u64::try_from(began.as_millis()).unwrap_or(u64::MAX);
     let (sender, mut results) = mpsc::channel(workers.len());
     let start = Instant::now();
     for mut worker in workers {
         worker.next = next.clone();
         let sender = sender.clone();
         tasks.track(async move {
-            let summary = worker.work(start).await;
+            let summary = worker.work(start, began_ms).await;
             if sender.send(summary).await.is_err() {
                 // The run was given up.
             }
@@ -106,8 +111,9 @@ impl Worker {
         (plan.count.is_some() || due < start + plan.duration).then_some(due)
     }
 
-    async fn work(mut self, start: Instant) -> Summary {
-        let mut summary = Summary { histogram: Histogram::default(), ..Summary::default() };
+    async fn work(mut self, start: Instant, began_ms: u64) -> Summary {
+        let journal = self.plan.journal.then(|| Journal { began_ms, ..Journal::default() });
+        let mut summary = Summary { histogram: Histogram::default(), journal, ..Summary::default() };
         let mut k = 0;
         while let Some(due) = self.due(start, k) {
             k += 1;
@@ -125,8 +131,20 @@ impl Worker {
             } else {
                 now
             };
-            let code = self.connection.call(&self.plan.template).await;
-            summary.histogram.record(from.elapsed());
+            // Unique among the runs of a lab: the moment of this one, its connection, the request's number on it.
+            let id = self.plan.journal.then(|| format!("{began_ms:x}-{}-{k}", self.index));
+            let code = self.connection.call(&self.plan.template, id.as_deref()).await;
+            let took = from.elapsed();
+            if let (Some(journal), Some(id)) = (&mut summary.journal, id) {
+                let at = due.saturating_duration_since(start);
+                journal.sent(at, took, code);
+                if !answered(code) {
+                    let (local, at_s, took_ms) = (self.connection.local, at.as_secs_f64(), took.as_secs_f64() * 1e3);
+                    let error = if code < 0 { self.connection.last_error.clone() } else { None };
+                    journal.failed(Failure { id, at_s, took_ms, code, local, error });
+                }
+            }
+            summary.histogram.record(took);
             *summary.codes.entry(code).or_default() += 1;
         }
         summary.sockets = self.connection.sockets;

@@ -1,6 +1,7 @@
 //! What a run found, as text in fortio's words and as JSON in its keys.
 
 use crate::histogram::Histogram;
+use crate::journal::Journal;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -30,6 +31,8 @@ pub struct Summary {
     pub late_timer: Duration,
     /// The last error.
     pub last_error: Option<String>,
+    /// What became of each request, if that was asked for.
+    pub journal: Option<Journal>,
 }
 
 impl Summary {
@@ -43,6 +46,10 @@ impl Summary {
         self.late_sends += other.late_sends;
         self.late_timer = self.late_timer.max(other.late_timer);
         self.last_error = self.last_error.take().or_else(|| other.last_error.clone());
+        match (&mut self.journal, &other.journal) {
+            (Some(own), Some(more)) => own.add(more),
+            (own, more) => *own = own.take().or_else(|| more.clone()),
+        }
     }
 
     /// How many requests.
@@ -112,6 +119,7 @@ impl Summary {
             "LateSends": self.late_sends,
             "LastError": self.last_error,
             "HdrHistogram": self.histogram.encode(),
+            "Journal": self.journal.as_ref().map(Journal::json),
         })
     }
 
@@ -128,6 +136,7 @@ impl Summary {
             late_sends: value.get("LateSends")?.as_u64()?,
             late_timer: Duration::ZERO,
             last_error: value.get("LastError").and_then(Value::as_str).map(str::to_owned),
+            journal: value.get("Journal").and_then(Journal::from_json),
         })
     }
 }

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::process::ExitCode;
 use tokio::net::TcpListener;
 use trysail_base::tasks::{Tasks, terminated};
+use trysail_load::echo::Logged;
 use trysail_load::flags::{Flags, Known};
 
 const KNOWN: &[Known] = &[
@@ -14,13 +15,15 @@ const KNOWN: &[Known] = &[
     ("tcp-port", true),
     ("udp-port", true),
     ("log-connections", false),
+    ("log-requests", false),
     ("echo-server-default-params", true),
     ("h", false),
     ("help", false),
 ];
-const USAGE: &str = "usage: trysail echo [-http-port PORT] [-log-connections]
+const USAGE: &str = "usage: trysail echo [-http-port PORT] [-log-connections] [-log-requests]
   -http-port PORT    port, or address:port (default 8080)
   -log-connections   say where each connection came from
+  -log-requests      say what was received and answered, of requests with x-request-id
   -echo-server-default-params QUERY   what a request without a query asks for, e.g. status=503:10
 other ports of fortio's server are accepted as flags and not opened";
 
@@ -41,8 +44,9 @@ pub fn run(words: Vec<String>) -> Result<ExitCode> {
         let listener = TcpListener::bind(address).await.with_context(|| format!("cannot listen on {address}"))?;
         println!("HTTP server listening on {address}");
         let tasks = Tasks::default();
+        let logged = Logged { connections: flags.on("log-connections"), requests: flags.on("log-requests") };
         tokio::select! {
-            () = trysail_load::echo::serve(listener, flags.on("log-connections"), default, &tasks) => {}
+            () = trysail_load::echo::serve(listener, logged, default, &tasks) => {}
             () = terminated() => {}
         }
         Ok(ExitCode::SUCCESS)

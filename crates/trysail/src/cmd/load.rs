@@ -21,6 +21,7 @@ const KNOWN: &[Known] = &[
     ("json", true),
     ("timeout", true),
     ("keepalive", true),
+    ("journal", false),
     ("quiet", false),
     ("h", false),
     ("help", false),
@@ -37,6 +38,7 @@ const USAGE: &str = "usage: trysail load [flags] URL
   -keepalive=false        a new connection for each request
   -timeout DURATION       the longest wait for an answer (default 3s)
   -json FILE              results as JSON; - for standard output
+  -journal                a name for each request (x-request-id), and in the JSON each second and each failure
   -quiet                  no text";
 
 /// Runs a load; fails when nothing could be measured.
@@ -65,6 +67,7 @@ pub fn run(words: Vec<String>) -> Result<ExitCode> {
         duration: flags.value("t", Duration::from_secs(5), duration)?,
         count: flags.value("n", None, |text| number(text).map(Some))?.filter(|n| *n > 0),
         allow_initial_errors: flags.on("allow-initial-errors"),
+        journal: flags.on("journal"),
     };
     let stop = Arc::new(AtomicBool::new(false));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;

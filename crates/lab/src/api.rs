@@ -82,6 +82,11 @@ pub enum Request {
         target: Target,
         offset: u64,
     },
+    /// Output of every container of a namespace, also of pods that are gone: of those from number `since` on.
+    AllLogs {
+        namespace: String,
+        since: u64,
+    },
     Exec {
         target: Target,
         command: Vec<String>,
@@ -128,6 +133,7 @@ impl Request {
                 | Self::RolloutStatus { .. }
                 | Self::WaitReady { .. }
                 | Self::Logs { .. }
+                | Self::AllLogs { .. }
                 | Self::Account
                 | Self::NodeGet { .. }
         )

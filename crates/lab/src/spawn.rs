@@ -48,6 +48,11 @@ impl Output {
         (bytes, ring.dropped + ring.bytes.len() as u64)
     }
 
+    /// Bytes that are kept now.
+    pub fn held(&self) -> u64 {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).bytes.len() as u64
+    }
+
     /// Collects what a stream brings.
     pub fn follow(&self, mut stream: impl AsyncRead + Unpin + Send + 'static, tasks: &Tasks) {
         let own = self.clone();

@@ -2,6 +2,7 @@
 
 mod gateways;
 mod jobs;
+mod logs;
 mod netpol;
 mod packages;
 mod reconcile;
@@ -74,6 +75,8 @@ pub struct Cluster {
     nodes: Vec<Node>,
     links: Vec<NodeLink>,
     pods: BTreeMap<String, Running>,
+    /// What is left of pods that are gone.
+    past: logs::Past,
     processes: Vec<Process>,
     signer: Arc<Signer>,
     /// The mesh's root certificate, PEM.
@@ -150,6 +153,7 @@ impl Cluster {
             nodes: parts.nodes,
             links: parts.links,
             pods: BTreeMap::new(),
+            past: logs::Past::default(),
             processes: parts.system.processes,
             signer: parts.system.signer,
             root: parts.system.root,

@@ -31,6 +31,7 @@ impl Cluster {
             Request::RolloutStatus { namespace, name, .. } => self.rollout(&namespace, &name),
             Request::WaitReady { .. } => self.ready(),
             Request::Logs { target, offset } => self.logs(&target, offset),
+            Request::AllLogs { namespace, since } => self.all_logs(&namespace, since),
             Request::Account => Answer::ok(serde_json::to_value(account::measure(&self.groups())).unwrap_or_default()),
             Request::NodeGet { node, port, path } => self.node_get(&node, port, &path).await,
             Request::PodGet { namespace, pod, port, path } => {
@@ -394,7 +395,7 @@ impl Cluster {
     }
 
     /// A pod by name, or the first of a Deployment's.
-    fn find_pod(&self, target: &Target) -> Result<&super::Running, String> {
+    pub(super) fn find_pod(&self, target: &Target) -> Result<&super::Running, String> {
         let missing = || format!("Error from server (NotFound): pods \"{}\" not found", target.pod);
         let name = match target.pod.split_once('/') {
             Some(("deployment" | "deploy" | "deployments", name)) => {
@@ -408,25 +409,6 @@ impl Cluster {
         };
         let key = ObjectKey::new(Kind::Pod, &target.namespace, &name);
         self.pod_uid(&key).and_then(|uid| self.pods.get(&uid)).ok_or_else(missing)
-    }
-
-    fn logs(&self, target: &Target, offset: u64) -> Answer {
-        let running = match self.find_pod(target) {
-            Ok(running) => running,
-            Err(error) => return Answer::error(error),
-        };
-        let first = || {
-            self.store.get(&running.key).and_then(|o| match o {
-                Object::Pod(p) => p.spec.as_ref()?.containers.first().map(|c| c.name.clone()),
-                _ => None,
-            })
-        };
-        let name = target.container.clone().or_else(first).unwrap_or_default();
-        let Some(output) = running.outputs.get(&name) else {
-            return Answer::error(format!("error: container {name} is not valid for pod {}", running.key.name));
-        };
-        let (bytes, end) = output.since(offset);
-        Answer::ok(json!({"text": String::from_utf8_lossy(&bytes), "offset": end}))
     }
 
     pub(super) fn exec_target(&self, target: &Target) -> Result<ExecTarget, String> {

@@ -52,6 +52,7 @@ impl Cluster {
         }
         self.store.remove(&running.key);
         self.notes.remove(&running.key);
+        self.past.keep(running);
     }
 
     /// Tells the agent of a pod whose network is there, if there is something new to tell.

@@ -3,14 +3,17 @@
 use crate::support::*;
 use serde_json::Value;
 
-pub const TESTS: &[Test] =
-    &[("the_guide_measures_every_mode_and_reports_it", guide), ("modes_and_cases_of_the_guide_can_be_chosen", chosen)];
+pub const TESTS: &[Test] = &[
+    ("the_guide_measures_every_mode_and_reports_it", guide),
+    ("modes_and_cases_of_the_guide_can_be_chosen", chosen),
+    ("a_folder_that_cannot_take_the_report_is_named_first", out),
+    ("rollouts_are_measured_and_every_failure_is_looked_for", rollout),
+];
 
 /// Runs the guide; what it printed and its report.
 fn run(user: User, flags: &[&str]) -> (String, Value) {
     let dir = format!("/dev/shm/guide-{}-{user:?}", std::process::id());
-    let output =
-        trysail(user).args(["guide", "--rounds", "2", "--seconds", "1", "--out", &dir]).args(flags).output().unwrap();
+    let output = trysail(user).args(["guide", "--rounds", "2", "--out", &dir]).args(flags).output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
     let report = serde_json::from_str(&std::fs::read_to_string(format!("{dir}/report.json")).unwrap()).unwrap();
@@ -19,7 +22,7 @@ fn run(user: User, flags: &[&str]) -> (String, Value) {
 }
 
 fn guide(user: User) {
-    let (text, report) = run(user, &[]);
+    let (text, report) = run(user, &["--seconds", "1", "--cases", "mtls,netpol,latency,canary"]);
     for word in ["no mesh", "sidecar", "ambient L4", "ambient L7", "P99.9", "readable", "not readable", "blocked"] {
         assert!(text.contains(word), "{word}: {text}");
     }
@@ -61,14 +64,51 @@ fn guide(user: User) {
 }
 
 fn chosen(user: User) {
-    let (text, report) = run(user, &["--modes", "none,sidecar", "--cases", "mtls"]);
+    let (text, report) = run(user, &["--modes", "none,sidecar", "--cases", "mtls", "--seconds", "1"]);
     assert!(!text.contains("ambient"), "{text}");
     let keys = |value: &Value| value.as_object().unwrap().keys().cloned().collect::<Vec<_>>();
     assert_eq!(keys(&report["cases"]["mtls"]), ["none", "sidecar"]);
     assert!(report["cases"]["latency"].as_object().is_none_or(serde_json::Map::is_empty), "{}", report["cases"]);
-    for (flag, value) in [("--modes", "ambient"), ("--cases", "speed")] {
+    for (flag, value) in [("--modes", "ambient"), ("--cases", "speed"), ("--rounds", "0"), ("--seconds", "0")] {
         let output = trysail(user).args(["guide", flag, value]).output().unwrap();
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(!output.status.success() && said.contains(value), "{said}");
     }
+}
+
+/// Before anything is measured: a run that could not keep its result does not begin.
+fn out(user: User) {
+    for dir in ["/proc/none", "/dev/full/x"] {
+        let output = trysail(user).args(["guide", "--out", dir]).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success() && said.contains(dir) && said.contains("--out"), "{said}");
+        assert!(!said.contains("starting a lab"), "{said}");
+    }
+}
+
+fn rollout(user: User) {
+    let flags = ["--modes", "none,ambient-l7", "--cases", "rollout", "--seconds", "6"];
+    let (text, report) = run(user, &flags);
+    for word in ["ROLLOUT", "no mesh, hardened", "ambient L7", "never delivered", "Time line"] {
+        assert!(text.contains(word), "{word}: {text}");
+    }
+    for mode in ["none", "ambient-l7"] {
+        for variant in ["baseline", "hardened"] {
+            let seen = &report["cases"]["rollout"][mode][variant];
+            let number = |key: &str| seen[key].as_u64().unwrap_or_else(|| panic!("{key}: {seen}"));
+            assert!(number("cycles") >= 1, "{seen}");
+            assert_eq!(number("sent"), 600, "{seen}");
+            let codes: u64 = seen["codes"].as_object().unwrap().values().map(|n| n.as_u64().unwrap()).sum();
+            assert_eq!(codes, 600, "{seen}");
+            // All logs are there, so each failure is known for what it is; and the parts add up.
+            let parts = [number("never_delivered"), number("delivered"), number("unknown")];
+            assert_eq!((parts.iter().sum::<u64>(), parts[2]), (number("failed"), 0), "{seen}");
+            assert_eq!(seen["failures"].as_array().unwrap().len() as u64, number("failed"), "{seen}");
+            let seconds = seen["time_line"]["seconds"].as_array().unwrap();
+            assert_eq!(seconds.iter().map(|s| s[0].as_u64().unwrap()).sum::<u64>(), 600, "{seen}");
+            assert!(!seen["time_line"]["restarts"].as_array().unwrap().is_empty(), "{seen}");
+            assert!(number("sockets") >= 16 && seen["mean_ms"].as_f64() <= seen["slowest_ms"].as_f64(), "{seen}");
+        }
+    }
+    assert_eq!(report["unmeasured"], serde_json::json!([]));
 }

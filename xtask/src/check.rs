@@ -24,7 +24,7 @@ const EDGES: &[(&str, &[&str])] = &[
     // The lab issues tokens and seeds the authority, as a cluster's API server and an administrator would.
     ("lab", &["api", "base", "netns", "node", "identity", "control"]),
     ("load", &["base"]),
-    ("guide", &["api", "lab", "load"]),
+    ("guide", &["api", "base", "lab", "load"]),
     ("trysail", &["api", "base", "l4", "l7", "control", "node", "lab", "load", "guide"]),
 ];
 /// Crates whose whole dependency tree is free of an asynchronous runtime.

@@ -3,6 +3,7 @@
 
 pub mod bench;
 pub mod cases;
+pub mod delivery;
 pub mod report;
 pub mod run;
 pub mod stage;

@@ -1,5 +1,6 @@
-//! What a case may do: a lab of its own, commands in its pods, a capture on its fabric.
+//! What a case may do: a lab of its own, objects, restarts, commands and loads in its pods, logs, a capture on its fabric.
 
+use crate::delivery::{ContainerLog, Logs};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::os::fd::AsRawFd;
@@ -9,6 +10,7 @@ use std::time::Duration;
 use trysail_api::object::Kind;
 use trysail_lab::api::{self, AskError, Manifest, Request, Target, Which};
 use trysail_lab::up::{self, NetworkPolicyMode, Options, Started, UpError};
+use trysail_load::result::Summary;
 
 /// A way of meshing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -185,6 +187,80 @@ impl Stage {
         let answer = answer?;
         let stderr = stderr + &answer.errors.join("\n");
         Ok(Output { code: answer.code, stdout, stderr })
+    }
+
+    /// Runs a load from the namespace's client, with fortio's flags and at last the URL; what it found.
+    pub fn load(&self, namespace: &str, flags: &[&str]) -> Result<Summary, StageError> {
+        let command = [&["fortio", "load", "-json", "-", "-allow-initial-errors"], flags].concat();
+        let output = self.client(namespace, &command)?;
+        let value = serde_json::from_str(&output.stdout).unwrap_or_default();
+        Summary::from_json(&value).ok_or_else(|| {
+            let said = output.stderr.trim();
+            StageError::Refused(format!(
+                "the load generator in {namespace} gave no result (exit code {}): {said}",
+                output.code
+            ))
+        })
+    }
+
+    /// Applies manifests; what names no namespace goes into `namespace`.
+    pub fn apply(&self, namespace: &str, file: &str, text: &str) -> Result<(), StageError> {
+        let manifests = vec![Manifest { file: file.to_owned(), text: text.to_owned() }];
+        self.ask(&Request::Apply { manifests, namespace: namespace.to_owned() }).map(drop)
+    }
+
+    /// Deletes an object; pods end at once.
+    pub fn delete(&self, kind: Kind, namespace: &str, name: &str) -> Result<(), StageError> {
+        let names = vec![name.to_owned()];
+        let which = Which { kind, namespace: Some(namespace.to_owned()), names, selector: BTreeMap::new() };
+        self.ask(&Request::Delete { which, grace: Some(0) }).map(drop)
+    }
+
+    /// Restarts a Deployment.
+    pub fn restart(&self, namespace: &str, name: &str) -> Result<(), StageError> {
+        self.ask(&Request::RolloutRestart { namespace: namespace.to_owned(), name: name.to_owned() }).map(drop)
+    }
+
+    /// Waits until a Deployment's pods are what was asked for; says what is missing when they are not within `limit`.
+    pub fn rolled_out(&self, namespace: &str, name: &str, limit: Duration) -> Result<(), StageError> {
+        let timeout_s = limit.as_secs();
+        let request = Request::RolloutStatus { namespace: namespace.to_owned(), name: name.to_owned(), timeout_s };
+        let answer = api::ask(&self.name, &request, &[])?;
+        let what = || format!("the rollout of {namespace}/{name}");
+        match answer.code {
+            0 => Ok(()),
+            _ => Err(StageError::Timeout { what: what(), limit, last: answer.errors.join("; ") }),
+        }
+    }
+
+    /// Where the logs are now, for [`Stage::logs`].
+    pub fn logs_mark(&self, namespace: &str) -> Result<u64, StageError> {
+        let logs = self.ask(&Request::AllLogs { namespace: namespace.to_owned(), since: u64::MAX })?;
+        Ok(logs.get("next").and_then(Value::as_u64).unwrap_or(0))
+    }
+
+    /// What the containers of a namespace have written, those included that have ended since `mark`, and the node proxies.
+    pub fn logs(&self, namespace: &str, mark: u64) -> Result<Logs, StageError> {
+        let all = self.ask(&Request::AllLogs { namespace: namespace.to_owned(), since: mark })?;
+        let number = |value: &Value, key: &str| value.get(key).and_then(Value::as_u64).unwrap_or(0);
+        let text = |value: &Value, key: &str| value.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
+        let container = |value: &Value| ContainerLog {
+            pod: text(value, "pod"),
+            container: text(value, "container"),
+            text: text(value, "text"),
+            cut: number(value, "dropped") > 0,
+        };
+        let containers = all.get("logs").and_then(Value::as_array).into_iter().flatten().map(container).collect();
+        let system = |action: &str, name: &str| Request::System { action: action.to_owned(), name: name.to_owned() };
+        let mut nodes = Vec::new();
+        for process in self.ask(&system("list", ""))?.as_array().into_iter().flatten() {
+            let name = text(process, "name");
+            if text(process, "role") == "node proxy" {
+                let log = self.ask(&system("logs", &name))?;
+                nodes.push((name, log.as_str().unwrap_or_default().to_owned()));
+            }
+        }
+        Ok(Logs { containers, nodes, missing: number(&all, "kept_from") > mark })
     }
 
     /// Tries `attempt` until it gives something, at most `limit`; its error text is the nearest miss.

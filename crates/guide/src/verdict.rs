@@ -1,5 +1,7 @@
 //! Numbers to verdicts. Pure.
 
+pub mod rollout;
+
 use crate::stage::Mode;
 use serde::Serialize;
 use trysail_load::histogram::Histogram;

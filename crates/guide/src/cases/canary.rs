@@ -73,24 +73,5 @@ pub fn run(stage: &Stage, path: &Path, requests: u32) -> Result<Canary, StageErr
 fn load(stage: &Stage, path: &Path, requests: u32) -> Result<Summary, StageError> {
     let count = requests.to_string();
     // At layer 4 a connection is what is distributed: each request has its own.
-    let command = [
-        "fortio",
-        "load",
-        "-qps",
-        "0",
-        "-c",
-        "4",
-        "-n",
-        &count,
-        "-keepalive=false",
-        "-json",
-        "-",
-        "-allow-initial-errors",
-        path.url,
-    ];
-    let output = stage.client(path.namespace, &command)?;
-    let value = serde_json::from_str(&output.stdout).unwrap_or_default();
-    Summary::from_json(&value).ok_or_else(|| {
-        StageError::Refused(format!("{}: the load generator gave no result: {}", path.key, output.stderr.trim()))
-    })
+    stage.load(path.namespace, &["-qps", "0", "-c", "4", "-n", &count, "-keepalive=false", path.url])
 }

@@ -46,23 +46,5 @@ pub fn run(
 
 fn round(stage: &Stage, mode: Mode, plan: Plan) -> Result<Summary, StageError> {
     let (qps, connections, length) = (plan.qps.to_string(), plan.connections.to_string(), format!("{}s", plan.seconds));
-    let command = [
-        "fortio",
-        "load",
-        "-qps",
-        &qps,
-        "-t",
-        &length,
-        "-c",
-        &connections,
-        "-json",
-        "-",
-        "-allow-initial-errors",
-        "http://echo:8080/",
-    ];
-    let output = stage.client(mode.namespace(), &command)?;
-    let value = serde_json::from_str(&output.stdout).unwrap_or_default();
-    Summary::from_json(&value).ok_or_else(|| {
-        StageError::Refused(format!("{}: the load generator gave no result: {}", mode.title(), output.stderr.trim()))
-    })
+    stage.load(mode.namespace(), &["-qps", &qps, "-t", &length, "-c", &connections, "http://echo:8080/"])
 }

@@ -1,6 +1,8 @@
 //! The cases, one file each.
 
 pub mod canary;
+pub mod churn;
 pub mod latency;
 pub mod mtls;
 pub mod netpol;
+pub mod rollout;

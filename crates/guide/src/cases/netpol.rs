@@ -4,8 +4,7 @@ use crate::stage::{Mode, Stage, StageError};
 use crate::verdict::{Netpol, Reach};
 use serde_json::Value;
 use std::time::Duration;
-use trysail_lab::api::{Manifest, Request, Which};
-use trysail_load::result::Summary;
+use trysail_api::object::Kind;
 
 /// How long a change of policy may take to act.
 const ACTS: Duration = Duration::from_secs(3);
@@ -34,13 +33,7 @@ pub fn run(stage: &Stage, mode: Mode, as_istio: bool) -> Result<Netpol, StageErr
     admit(stage, ns, &[8080, 15008])?;
     let with_15008 = until(stage, ns, 8080, Reach::Allowed, false)?;
     let other_port_after_15008 = until(stage, ns, 9090, Reach::Allowed, false)?;
-    let which = Which {
-        kind: trysail_api::object::Kind::NetworkPolicy,
-        namespace: Some(ns.to_owned()),
-        names: vec![NAME.to_owned()],
-        selector: Default::default(),
-    };
-    stage.ask(&Request::Delete { which, grace: None })?;
+    stage.delete(Kind::NetworkPolicy, ns, NAME)?;
     Ok(Netpol { app_port_only, with_15008, retroactive, other_port_after_15008 })
 }
 
@@ -51,8 +44,7 @@ fn admit(stage: &Stage, namespace: &str, ports: &[u16]) -> Result<(), StageError
         "apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {{name: {NAME}, namespace: {namespace}}}\nspec: {{podSelector: {{matchLabels: {{app: guarded}}}}, policyTypes: [Ingress], ingress: [{{ports: [{}]}}]}}\n",
         ports.join(", ")
     );
-    let manifests = vec![Manifest { file: "netpol".to_owned(), text }];
-    stage.ask(&Request::Apply { manifests, namespace: namespace.to_owned() }).map(drop)
+    stage.apply(namespace, "netpol", &text)
 }
 
 /// A new pod instead of the one that runs.
@@ -73,7 +65,7 @@ fn renew(stage: &Stage, namespace: &str) -> Result<(), StageError> {
         }
     };
     let before = ready(stage).map_err(StageError::Refused)?;
-    stage.ask(&Request::RolloutRestart { namespace: namespace.to_owned(), name: NAME.to_owned() })?;
+    stage.restart(namespace, NAME)?;
     stage.until("a new pod alone", RENEWED, |s| {
         let now = ready(s)?;
         if now.len() == before.len() && now.iter().all(|n| !before.contains(n)) { Ok(()) } else { Err(now.join(", ")) }
@@ -84,25 +76,8 @@ fn renew(stage: &Stage, namespace: &str) -> Result<(), StageError> {
 fn until(stage: &Stage, namespace: &str, port: u16, hoped: Reach, must: bool) -> Result<Reach, StageError> {
     let url = format!("http://guarded:{port}/");
     let attempt = |s: &Stage| {
-        let command = [
-            "fortio",
-            "load",
-            "-n",
-            "1",
-            "-c",
-            "1",
-            "-qps",
-            "0",
-            "-timeout",
-            PATIENCE,
-            "-json",
-            "-",
-            "-allow-initial-errors",
-            &url,
-        ];
-        let output = s.client(namespace, &command).map_err(|e| e.to_string())?;
-        let value = serde_json::from_str(&output.stdout).unwrap_or_default();
-        let summary: Summary = Summary::from_json(&value).ok_or_else(|| output.stderr.clone())?;
+        let flags = ["-n", "1", "-c", "1", "-qps", "0", "-timeout", PATIENCE, &url];
+        let summary = s.load(namespace, &flags).map_err(|e| e.to_string())?;
         let reach = if summary.codes.contains_key(&200) { Reach::Allowed } else { Reach::Blocked };
         if reach == hoped { Ok(()) } else { Err(format!("{:?}", summary.codes)) }
     };

@@ -1,6 +1,10 @@
 //! report.json, schema `trysail.report/v1`.
 
 use super::Results;
+use crate::cases::rollout::Variant;
+use crate::delivery::Delivery;
+use crate::stage::Mode;
+use crate::verdict::rollout::Rollout;
 use crate::verdict::{Netpol, overhead};
 use serde_json::{Map, Value, json};
 
@@ -59,10 +63,49 @@ pub fn document(results: &Results) -> Value {
             "kernel": std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim(),
             "version": env!("CARGO_PKG_VERSION"),
             "latency": {"qps": results.plan.qps, "connections": results.plan.connections, "rounds": results.plan.rounds, "seconds": results.plan.seconds},
+            "rollout": {
+                "qps": results.rollout_plan.qps, "connections": results.rollout_plan.connections,
+                "baseline_s": results.rollout_plan.baseline_s, "hardened_s": results.rollout_plan.hardened_s,
+            },
             "duration_s": results.seconds,
         },
-        "cases": {"mtls": mtls, "netpol": netpol, "latency": latency, "canary": canary},
+        "cases": {"mtls": mtls, "netpol": netpol, "latency": latency, "canary": canary, "rollout": rollouts(&results.rollout)},
+        "unmeasured": results.unmeasured.iter().map(|(case, why)| json!({"case": case, "why": why})).collect::<Vec<_>>(),
         "wrong": results.wrong,
+    })
+}
+
+fn rollouts(measured: &[(Mode, Variant, Rollout)]) -> Value {
+    let mut modes = Map::new();
+    for (mode, variant, seen) in measured {
+        let entry = modes.entry(mode.key()).or_insert_with(|| json!({}));
+        entry[variant.key()] = one_rollout(seen);
+    }
+    Value::Object(modes)
+}
+
+fn one_rollout(seen: &Rollout) -> Value {
+    let codes: Map<String, Value> = seen.codes.iter().map(|(c, n)| (c.to_string(), json!(n))).collect();
+    let seconds: Vec<Value> = seen.seconds.iter().map(|s| json!([s.sent, s.failed, s.slowest_ms])).collect();
+    let restarts: Vec<Value> = seen.cycles.iter().map(|c| json!([c.at_s, c.done_s])).collect();
+    let kind = |(kind, count): (crate::delivery::Kind, u64)| {
+        let mut value = serde_json::to_value(kind).unwrap_or_default();
+        value["count"] = json!(count);
+        value
+    };
+    let (low, high) = seen.spread();
+    json!({
+        "cycles": seen.completed(), "sent": seen.sent(), "codes": codes, "transport_errors": seen.transport_errors(),
+        "sockets": seen.sockets, "connections": seen.connections,
+        "mean_ms": seen.histogram.mean_ms(), "slowest_ms": seen.histogram.range_ms().1,
+        "failed": seen.failed(), "failed_percent": seen.failed_percent(), "failed_spread": [low, high],
+        "failed_by_cycle": seen.failed_by_cycle(),
+        "never_delivered": seen.of(Delivery::Never), "delivered": seen.of(Delivery::Delivered),
+        "unknown": seen.of(Delivery::Unknown), "received_twice": seen.evidence.doubled.len(),
+        "kinds": seen.kinds().into_iter().map(kind).collect::<Vec<_>>(),
+        "failures": serde_json::to_value(&seen.evidence.fates).unwrap_or_default(),
+        "time_line": {"seconds": seconds, "restarts": restarts},
+        "hdr_histogram": seen.histogram.encode(),
     })
 }
 

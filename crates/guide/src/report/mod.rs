@@ -1,11 +1,14 @@
-//! The report: for the terminal and as JSON.
+//! The report: for the terminal and as JSON, and where that goes.
 
 pub mod json;
+pub mod out;
 pub mod terminal;
 
 use crate::cases::canary::Path;
-use crate::cases::latency::Plan;
+use crate::cases::latency;
+use crate::cases::rollout::{self, Variant};
 use crate::stage::Mode;
+use crate::verdict::rollout::Rollout;
 use crate::verdict::{Canary, Latency, Mtls, Netpol};
 
 /// Everything that was measured.
@@ -14,7 +17,9 @@ pub struct Results {
     /// Profile.
     pub profile: &'static str,
     /// How latency was measured.
-    pub plan: Plan,
+    pub plan: latency::Plan,
+    /// How rollouts were measured.
+    pub rollout_plan: rollout::Plan,
     /// Case `mtls`.
     pub mtls: Vec<(Mode, Mtls)>,
     /// Case `netpol`.
@@ -25,6 +30,10 @@ pub struct Results {
     pub latency: Vec<(Mode, Latency)>,
     /// Case `canary`.
     pub canary: Vec<(Path, Canary)>,
+    /// Case `rollout`.
+    pub rollout: Vec<(Mode, Variant, Rollout)>,
+    /// Cases that could not be measured, and why.
+    pub unmeasured: Vec<(&'static str, String)>,
     /// What is not as it must be.
     pub wrong: Vec<String>,
     /// Length of the whole run, seconds.

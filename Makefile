@@ -3,7 +3,7 @@ CARGO ?= cargo
 OUT ?= out
 PROFILE ?= quick
 
-.PHONY: help guide test bench lint build gen tools
+.PHONY: help guide test bench lint build gen tools test-tools
 
 help:
 	@echo 'make guide   measure no mesh, sidecar, ambient L4 and ambient L7 on this machine (OUT=folder, PROFILE=quick|full)'
@@ -16,7 +16,11 @@ help:
 tools:
 	@command -v $(CARGO) >/dev/null || { echo 'cargo is not installed: install Rust with rustup, see rust-toolchain.toml for the version' >&2; exit 1; }
 	@command -v cc >/dev/null || { echo 'a C compiler is not installed: install gcc or clang' >&2; exit 1; }
-	@PATH="$$PATH:/usr/sbin:/sbin"; command -v nft >/dev/null || scripts/install-nft
+	@PATH="$$PATH:/usr/sbin:/sbin"; command -v nft >/dev/null || scripts/install nft nftables
+
+# What the tests need besides: programs in Python stand for what users run in their pods.
+test-tools: tools
+	@test -x /usr/bin/python3 || test -x /usr/local/bin/python3 || scripts/install python3 python3
 
 build: tools
 	@$(CARGO) build --release --package trysail
@@ -30,7 +34,7 @@ lint: tools
 	$(CARGO) xtask gen-check
 	$(CARGO) xtask check
 
-test: lint
+test: test-tools lint
 	$(CARGO) test --workspace
 
 bench: build

@@ -7,6 +7,8 @@ pub const TESTS: &[Test] = &[
     ("the_guide_measures_every_mode_and_reports_it", guide),
     ("modes_and_cases_of_the_guide_can_be_chosen", chosen),
     ("a_folder_that_cannot_take_the_report_is_named_first", out),
+    ("orders_are_counted_and_what_is_executed_twice_is_seen", retry),
+    ("the_harness_of_scripts_in_a_config_map_runs_too", scripts),
     ("rollouts_are_measured_and_every_failure_is_looked_for", rollout),
 ];
 
@@ -84,6 +86,51 @@ fn out(user: User) {
         assert!(!output.status.success() && said.contains(dir) && said.contains("--out"), "{said}");
         assert!(!said.contains("starting a lab"), "{said}");
     }
+}
+
+fn retry(user: User) {
+    let (text, report) = run(user, &["--modes", "none,sidecar", "--cases", "retry", "--seconds", "5"]);
+    for word in ["RETRY", "executed twice", "control run", "no mesh", "sidecar"] {
+        assert!(text.contains(word), "{word}: {text}");
+    }
+    for mode in ["none", "sidecar"] {
+        let seen = &report["cases"]["retry"][mode];
+        let number = |key: &str| seen[key].as_u64().unwrap_or_else(|| panic!("{key}: {seen}"));
+        assert!(number("cycles") >= 1, "{seen}");
+        assert_eq!((number("sent"), number("executed_twice"), number("unknown")), (100, 0, 0), "{seen}");
+        // What was answered was executed; what failed may have been.
+        let (answered, executed) = (100 - number("failed"), number("executed"));
+        assert!(answered <= executed && executed <= 100, "{seen}");
+        assert_eq!(number("delivered") + number("never_delivered"), number("failed"), "{seen}");
+    }
+    // Without retries nothing can be executed twice; with careless ones it is, and is seen.
+    assert_eq!(report["cases"]["retry"]["none"]["control"], Value::Null);
+    let control = &report["cases"]["retry"]["sidecar"]["control"];
+    assert!(control["executed_twice"].as_u64() > Some(0), "{control}");
+    assert!(control["twice"].as_object().unwrap().values().all(|times| times.as_u64() >= Some(2)), "{control}");
+}
+
+/// The same harness as users write it: three Python programs in a ConfigMap.
+fn scripts(user: User) {
+    let lab = up(user, include_str!("guide/scripts.yaml"));
+    let dupes = || {
+        let ask = "import urllib.request; print(urllib.request.urlopen('http://collector:9090/dupes').read().decode())";
+        let (code, text) = lab.exec("shop", "order-client", &["python3", "-c", ask]);
+        serde_json::from_str::<Value>(&text).map_err(|e| format!("{code}: {e}: {text}"))
+    };
+    let counted = |least: u64| {
+        lab.until(&format!("{least} orders are counted"), || match dupes()? {
+            seen if seen["total_ids"].as_u64() >= Some(least) => Ok(seen),
+            seen => Err(seen.to_string()),
+        })
+    };
+    let before = counted(10)["total_ids"].as_u64().unwrap();
+    for _ in 0..2 {
+        lab.lab(&["rollout", "restart", "-n", "shop", "deployment/order"]);
+        lab.lab(&["rollout", "status", "-n", "shop", "deployment/order", "--timeout", "60s"]);
+    }
+    let after = counted(before + 20);
+    assert_eq!((&after["dupe_count"], &after["dupes"]), (&0.into(), &serde_json::json!({})), "{after}");
 }
 
 fn rollout(user: User) {

@@ -1,7 +1,7 @@
 //! `trysail guide`.
 
 use crate::cases::rollout::Variant;
-use crate::cases::{canary, latency, mtls, netpol, rollout};
+use crate::cases::{canary, latency, mtls, netpol, retry, rollout};
 use crate::report::out::Out;
 use crate::report::{Results, json, terminal};
 use crate::stage::{Mode, Programs, Stage, StageError};
@@ -31,7 +31,7 @@ pub struct Args {
     /// Only these modes: none, sidecar, ambient-l4, ambient-l7.
     #[arg(long, value_delimiter = ',')]
     pub modes: Vec<Mode>,
-    /// Only these cases: mtls, netpol, latency, canary, rollout.
+    /// Only these cases: mtls, netpol, latency, canary, rollout, retry.
     #[arg(long, value_enum, value_delimiter = ',')]
     pub cases: Vec<Case>,
     /// How NetworkPolicies act on pods of the mesh; `trysail` shows Istio's way beside its own.
@@ -52,11 +52,13 @@ pub enum Case {
     Canary,
     /// Requests while a Deployment is restarted over and over.
     Rollout,
+    /// Orders that must not be executed twice, meanwhile.
+    Retry,
 }
 
 impl Case {
     /// All, in the order in which they are run.
-    const ALL: [Case; 5] = [Case::Mtls, Case::Latency, Case::Canary, Case::Rollout, Case::Netpol];
+    const ALL: [Case; 6] = [Case::Mtls, Case::Latency, Case::Canary, Case::Rollout, Case::Retry, Case::Netpol];
 
     /// Key in report.json.
     fn key(self) -> &'static str {
@@ -66,6 +68,7 @@ impl Case {
             Self::Latency => "latency",
             Self::Canary => "canary",
             Self::Rollout => "rollout",
+            Self::Retry => "retry",
         }
     }
 }
@@ -132,6 +135,14 @@ fn rollout_plan(args: &Args) -> rollout::Plan {
     rollout::Plan { qps: 100, connections: 16, baseline_s, hardened_s }
 }
 
+fn retry_plan(args: &Args) -> retry::Plan {
+    let seconds = match args.profile {
+        Profile::Quick => 12,
+        Profile::Full => 300,
+    };
+    retry::Plan { qps: 20, connections: 8, seconds: args.seconds.unwrap_or(seconds), control_s: 4 }
+}
+
 /// A bar on a terminal; a line a step where there is none.
 struct Progress {
     bar: ProgressBar,
@@ -172,8 +183,8 @@ pub fn run(args: Args) -> Result<i32, GuideError> {
     let cases: Vec<Case> = Case::ALL.into_iter().filter(|c| args.cases.is_empty() || args.cases.contains(c)).collect();
     let modes: Vec<Mode> = Mode::ALL.into_iter().filter(|m| args.modes.is_empty() || args.modes.contains(m)).collect();
     let profile = if args.profile == Profile::Full { "full" } else { "quick" };
-    let (plan, rollout_plan) = (latency_plan(&args), rollout_plan(&args));
-    let results = Results { profile, plan, rollout_plan, ..Results::default() };
+    let (plan, rollout_plan, retry_plan) = (latency_plan(&args), rollout_plan(&args), retry_plan(&args));
+    let results = Results { profile, plan, rollout_plan, retry_plan, ..Results::default() };
     let steps = 1 + cases.iter().map(|case| steps(*case, &args, modes.len() as u64, &results)).sum::<u64>();
     let progress = Progress::new(steps);
     progress.step("starting a lab: two nodes, every way of meshing side by side");
@@ -210,6 +221,7 @@ fn steps(case: Case, args: &Args, modes: u64, results: &Results) -> u64 {
         Case::Netpol => 1 + u64::from(args.networkpolicy == NetworkPolicyMode::Trysail),
         Case::Latency => 1 + modes * u64::from(results.plan.rounds),
         Case::Canary => canary::PATHS.len() as u64,
+        Case::Retry => modes,
         Case::Rollout => modes * Variant::ALL.len() as u64,
     }
 }
@@ -230,6 +242,7 @@ impl Run {
             Case::Latency => self.latency(),
             Case::Canary => self.canary(),
             Case::Rollout => self.rollout(),
+            Case::Retry => self.retry(),
             Case::Netpol => {
                 self.results.netpol = self.netpol("netpol", how)?;
                 if how == NetworkPolicyMode::Trysail {
@@ -255,18 +268,37 @@ impl Run {
             for rollout::Measured { mode, outcome } in measured.map_err(|e| GuideError::Case(variant.key(), e))? {
                 let why = match outcome {
                     Ok(seen) => {
-                        let why = verdict::rollout::unmeasured(&seen);
+                        let why = verdict::churn::unmeasured(&seen);
                         self.results.rollout.push((mode, variant, seen));
                         why
                     }
                     Err(error) => vec![chain(&error)],
                 };
-                let title = format!("{}, {}", mode.title(), variant.key());
-                let why = why.into_iter().map(|why| (Case::Rollout.key(), format!("{title}: {why}")));
-                self.results.unmeasured.extend(why);
+                self.unmeasured(Case::Rollout, &format!("{}, {}", mode.title(), variant.key()), why);
             }
         }
         Ok(())
+    }
+
+    fn retry(&mut self) -> Result<(), GuideError> {
+        let step = |mode: Mode| self.progress.step(&format!("retry: {}", mode.title()));
+        let measured = retry::run(self.stage()?, &self.modes, self.results.retry_plan, step);
+        for retry::Measured { mode, outcome } in measured.map_err(|e| GuideError::Case("a mode", e))? {
+            let why = match outcome {
+                Ok(seen) => {
+                    let why = verdict::retry::unmeasured(&seen);
+                    self.results.retry.push((mode, seen));
+                    why
+                }
+                Err(error) => vec![chain(&error)],
+            };
+            self.unmeasured(Case::Retry, mode.title(), why);
+        }
+        Ok(())
+    }
+
+    fn unmeasured(&mut self, case: Case, title: &str, why: Vec<String>) {
+        self.results.unmeasured.extend(why.into_iter().map(|why| (case.key(), format!("{title}: {why}"))));
     }
 
     fn mtls(&mut self) -> Result<(), GuideError> {

@@ -73,6 +73,10 @@ impl FromStr for Mode {
 /// Namespace of the client outside the mesh.
 pub const OUTSIDE: &str = "outside";
 
+/// How long the first request may take to be answered, and pods to be gone.
+const REACHED: Duration = Duration::from_secs(20);
+const GONE: Duration = Duration::from_secs(60);
+
 /// Why a case could not be run.
 #[derive(Debug, thiserror::Error)]
 pub enum StageError {
@@ -231,6 +235,22 @@ impl Stage {
             0 => Ok(()),
             _ => Err(StageError::Timeout { what: what(), limit, last: answer.errors.join("; ") }),
         }
+    }
+
+    /// Waits until the namespace's client gets a 200 from `url`.
+    pub fn reached(&self, namespace: &str, url: &str) -> Result<(), StageError> {
+        self.until(&format!("an answer of {url} in {namespace}"), REACHED, |s| {
+            let summary = s.load(namespace, &["-n", "1", "-c", "1", "-qps", "0", url]).map_err(|e| e.to_string())?;
+            if summary.codes.contains_key(&200) { Ok(()) } else { Err(format!("{:?}", summary.codes)) }
+        })
+    }
+
+    /// Waits until no pod with `app=app` is left.
+    pub fn gone(&self, namespace: &str, app: &str) -> Result<(), StageError> {
+        self.until(&format!("the end of the pods of {namespace}/{app}"), GONE, |s| {
+            let left = s.pods(namespace, app).map_err(|e| e.to_string())?.len();
+            if left == 0 { Ok(()) } else { Err(format!("{left} are left")) }
+        })
     }
 
     /// Where the logs are now, for [`Stage::logs`].

@@ -1,6 +1,7 @@
 //! Numbers to verdicts. Pure.
 
-pub mod rollout;
+pub mod churn;
+pub mod retry;
 
 use crate::stage::Mode;
 use serde::Serialize;

@@ -82,6 +82,7 @@ impl Images {
         let mut known = BTreeMap::new();
         for (image, entry) in [
             ("fortio/fortio", "fortio"),
+            ("trysail/orders", "trysail orders"),
             (trysail_control::inject::IMAGE, "trysail"),
             ("python", "python3"),
             ("busybox", "sh"),

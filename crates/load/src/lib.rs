@@ -6,4 +6,5 @@ pub mod flags;
 pub mod histogram;
 pub mod journal;
 pub mod open_loop;
+pub mod orders;
 pub mod result;

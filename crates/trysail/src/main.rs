@@ -19,6 +19,7 @@ fn main() -> ExitCode {
         },
         (_, Some("load")) => cmd::load::run(args.split_off(2)),
         (_, Some("echo")) => cmd::echo::run(args.split_off(2)),
+        (_, Some("orders")) => cmd::orders::run(args.split_off(2)),
         // The stages of a lab must start with one thread and no runtime.
         (_, Some("lab-stage")) => cmd::lab::stage(&args),
         _ => cmd::run(),

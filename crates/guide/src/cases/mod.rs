@@ -5,4 +5,5 @@ pub mod churn;
 pub mod latency;
 pub mod mtls;
 pub mod netpol;
+pub mod retry;
 pub mod rollout;

@@ -1,13 +1,11 @@
 //! Case `rollout`: requests on kept connections while the Deployment that answers them is restarted over and over; then the same with
 //! what is recommended against failures.
 
-use super::churn::{self, Restart};
-use crate::delivery::join;
+use super::churn::{self, Loaded};
 use crate::stage::{Mode, Stage, StageError};
-use crate::verdict::rollout::{Cycle, Rollout};
+use crate::verdict::churn::Churn;
 use std::time::Duration;
 use trysail_api::object::Kind;
-use trysail_load::result::Summary;
 
 /// The manifests, for any namespace.
 const BASELINE: (&str, &str) =
@@ -20,8 +18,6 @@ const CONTAINER: &str = "echo";
 const URL: &str = "http://rolling:8080/";
 /// How long the pods may take to be ready, or to be gone.
 const SETTLED: Duration = Duration::from_secs(120);
-/// How long the first request may take to be answered.
-const REACHED: Duration = Duration::from_secs(20);
 
 /// How it is run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -63,14 +59,7 @@ pub struct Measured {
     /// The mode.
     pub mode: Mode,
     /// What was measured, or what kept it from being measured.
-    pub outcome: Result<Rollout, StageError>,
-}
-
-/// A load that is over, and what is needed to look for its requests in the logs.
-struct Loaded {
-    summary: Summary,
-    restarts: Vec<Restart>,
-    mark: u64,
+    pub outcome: Result<Churn, StageError>,
 }
 
 /// Measures every mode, one after the other; `progress` hears of each before its load. What keeps one mode from being measured takes
@@ -103,15 +92,10 @@ pub fn run(
         stage.delete(Kind::Deployment, mode.namespace(), NAME)?;
     }
     // Who is on the way out has said what there was to say once it is gone.
-    for ns in modes.iter().map(|mode| mode.namespace()) {
-        stage.until(&format!("the end of the pods of {ns}/{NAME}"), SETTLED, |s| {
-            let left = s.pods(ns, NAME).map_err(|e| e.to_string())?.len();
-            if left == 0 { Ok(()) } else { Err(format!("{left} are left")) }
-        })?;
-    }
+    modes.iter().try_for_each(|mode| stage.gone(mode.namespace(), NAME))?;
     let measured = |(load, mode): (Result<Loaded, StageError>, &Mode)| Measured {
         mode: *mode,
-        outcome: load.and_then(|loaded| examine(stage, *mode, loaded)),
+        outcome: load.and_then(|loaded| loaded.examine(stage, mode.namespace(), (NAME, CONTAINER))),
     };
     Ok(loads.into_iter().zip(modes).map(measured).collect())
 }
@@ -119,37 +103,9 @@ pub fn run(
 /// The load, while the Deployment is restarted.
 fn load(stage: &Stage, mode: Mode, variant: Variant, plan: Plan) -> Result<Loaded, StageError> {
     let ns = mode.namespace();
-    stage.until(&format!("an answer of {URL} in {ns}"), REACHED, |s| {
-        let summary = s.load(ns, &["-n", "1", "-c", "1", "-qps", "0", URL]).map_err(|e| e.to_string())?;
-        if summary.codes.contains_key(&200) { Ok(()) } else { Err(format!("{:?}", summary.codes)) }
-    })?;
+    stage.reached(ns, URL)?;
     let seconds = if variant == Variant::Hardened { plan.hardened_s } else { plan.baseline_s };
     let (qps, connections, length) = (plan.qps.to_string(), plan.connections.to_string(), format!("{seconds}s"));
-    let flags = ["-journal", "-qps", &qps, "-c", &connections, "-t", &length, URL];
-    let mark = stage.logs_mark(ns)?;
-    let (summary, restarts) = churn::during(stage, (ns, NAME), |s| s.load(ns, &flags))?;
-    Ok(Loaded { summary, restarts, mark })
-}
-
-/// What became of the requests.
-fn examine(stage: &Stage, mode: Mode, loaded: Loaded) -> Result<Rollout, StageError> {
-    let logs = stage.logs(mode.namespace(), loaded.mark)?;
-    let summary = loaded.summary;
-    let journal = summary.journal.unwrap_or_default();
-    Ok(Rollout {
-        cycles: cycles(&loaded.restarts, journal.began_ms),
-        histogram: summary.histogram,
-        codes: summary.codes,
-        sockets: summary.sockets,
-        connections: summary.connections as u64,
-        evidence: join(&journal.failures, &logs, (&format!("{NAME}-"), CONTAINER)),
-        seconds: journal.seconds,
-        unnamed: journal.unnamed,
-    })
-}
-
-/// Restarts in seconds from the start of the load; the first is asked for while the load starts.
-fn cycles(restarts: &[Restart], began_ms: u64) -> Vec<Cycle> {
-    let seconds = |ms: u64| (ms as f64 - began_ms as f64) / 1e3;
-    restarts.iter().map(|r| Cycle { at_s: seconds(r.at_ms).max(0.0), done_s: r.done_ms.map(seconds) }).collect()
+    let flags = ["-qps", &qps, "-c", &connections, "-t", &length, URL];
+    churn::load(stage, (ns, NAME), &flags)
 }

@@ -4,7 +4,8 @@ use super::Results;
 use crate::cases::rollout::Variant;
 use crate::delivery::Delivery;
 use crate::stage::Mode;
-use crate::verdict::rollout::Rollout;
+use crate::verdict::churn::Churn;
+use crate::verdict::retry::{Executed, Retry};
 use crate::verdict::{Netpol, overhead};
 use serde_json::{Map, Value, json};
 
@@ -67,24 +68,41 @@ pub fn document(results: &Results) -> Value {
                 "qps": results.rollout_plan.qps, "connections": results.rollout_plan.connections,
                 "baseline_s": results.rollout_plan.baseline_s, "hardened_s": results.rollout_plan.hardened_s,
             },
+            "retry": {
+                "qps": results.retry_plan.qps, "connections": results.retry_plan.connections,
+                "seconds": results.retry_plan.seconds, "control_s": results.retry_plan.control_s,
+            },
             "duration_s": results.seconds,
         },
-        "cases": {"mtls": mtls, "netpol": netpol, "latency": latency, "canary": canary, "rollout": rollouts(&results.rollout)},
+        "cases": {"mtls": mtls, "netpol": netpol, "latency": latency, "canary": canary, "rollout": rollouts(&results.rollout), "retry": retries(&results.retry)},
         "unmeasured": results.unmeasured.iter().map(|(case, why)| json!({"case": case, "why": why})).collect::<Vec<_>>(),
         "wrong": results.wrong,
     })
 }
 
-fn rollouts(measured: &[(Mode, Variant, Rollout)]) -> Value {
+fn retries(measured: &[(Mode, Retry)]) -> Value {
+    let count = |e: &Executed| json!({"executed": e.orders, "executed_twice": e.twice.len(), "twice": e.twice});
+    let one = |(mode, seen): &(Mode, Retry)| {
+        let mut value = one_churn(&seen.churn);
+        if let (Some(value), Value::Object(executed)) = (value.as_object_mut(), count(&seen.executed)) {
+            value.extend(executed);
+            value.insert("control".to_owned(), json!(seen.control.as_ref().map(count)));
+        }
+        (mode.key().to_owned(), value)
+    };
+    Value::Object(measured.iter().map(one).collect())
+}
+
+fn rollouts(measured: &[(Mode, Variant, Churn)]) -> Value {
     let mut modes = Map::new();
     for (mode, variant, seen) in measured {
         let entry = modes.entry(mode.key()).or_insert_with(|| json!({}));
-        entry[variant.key()] = one_rollout(seen);
+        entry[variant.key()] = one_churn(seen);
     }
     Value::Object(modes)
 }
 
-fn one_rollout(seen: &Rollout) -> Value {
+fn one_churn(seen: &Churn) -> Value {
     let codes: Map<String, Value> = seen.codes.iter().map(|(c, n)| (c.to_string(), json!(n))).collect();
     let seconds: Vec<Value> = seen.seconds.iter().map(|s| json!([s.sent, s.failed, s.slowest_ms])).collect();
     let restarts: Vec<Value> = seen.cycles.iter().map(|c| json!([c.at_s, c.done_s])).collect();

@@ -6,9 +6,11 @@ pub mod terminal;
 
 use crate::cases::canary::Path;
 use crate::cases::latency;
+use crate::cases::retry;
 use crate::cases::rollout::{self, Variant};
 use crate::stage::Mode;
-use crate::verdict::rollout::Rollout;
+use crate::verdict::churn::Churn;
+use crate::verdict::retry::Retry;
 use crate::verdict::{Canary, Latency, Mtls, Netpol};
 
 /// Everything that was measured.
@@ -20,6 +22,8 @@ pub struct Results {
     pub plan: latency::Plan,
     /// How rollouts were measured.
     pub rollout_plan: rollout::Plan,
+    /// How retries were measured.
+    pub retry_plan: retry::Plan,
     /// Case `mtls`.
     pub mtls: Vec<(Mode, Mtls)>,
     /// Case `netpol`.
@@ -31,7 +35,9 @@ pub struct Results {
     /// Case `canary`.
     pub canary: Vec<(Path, Canary)>,
     /// Case `rollout`.
-    pub rollout: Vec<(Mode, Variant, Rollout)>,
+    pub rollout: Vec<(Mode, Variant, Churn)>,
+    /// Case `retry`.
+    pub retry: Vec<(Mode, Retry)>,
     /// Cases that could not be measured, and why.
     pub unmeasured: Vec<(&'static str, String)>,
     /// What is not as it must be.

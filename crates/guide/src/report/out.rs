@@ -85,7 +85,7 @@ pub fn covers(new: &Value, old: &Value) -> bool {
 }
 
 /// Cases whose length can be chosen.
-const CASES: [&str; 2] = ["latency", "rollout"];
+const CASES: [&str; 3] = ["latency", "rollout", "retry"];
 
 fn has(report: &Value, case: &str) -> bool {
     cells(report).iter().any(|(c, _)| c == case)
@@ -107,6 +107,7 @@ fn seconds(report: &Value, case: &str) -> f64 {
     let number = |key: &str| report.pointer(&format!("/settings/{case}/{key}")).and_then(Value::as_f64);
     match case {
         "latency" => number("rounds").unwrap_or(0.0) * number("seconds").unwrap_or(0.0),
+        "retry" => number("seconds").unwrap_or(0.0),
         _ => number("baseline_s").unwrap_or(0.0) + number("hardened_s").unwrap_or(0.0),
     }
 }

@@ -1,22 +1,50 @@
 //! The tables on the terminal.
 
+mod churn;
+
 use super::Results;
-use crate::cases::rollout::Variant;
-use crate::delivery::Delivery;
 use crate::stage::Mode;
 use crate::verdict::{Netpol, Reach, overhead, stands_out};
 use std::fmt::Write;
 use trysail_lab::output::table;
 
+/// The tables of a case.
+struct Section {
+    /// Nothing was measured.
+    empty: bool,
+    text: fn(&Results) -> String,
+}
+
 /// The whole report.
 pub fn text(results: &Results) -> String {
-    let mut out = String::new();
-    let yes_no = |value: bool, yes: &str, no: &str| if value { yes } else { no }.to_owned();
-    let mut rows = vec![
-        ["MUTUAL TLS", "plaintext from outside", "in the mesh", "payload on the wire", "caller proven as", "one root"]
-            .map(str::to_owned)
-            .to_vec(),
+    let sections = [
+        Section { empty: results.mtls.is_empty(), text: mtls },
+        Section { empty: results.netpol.is_empty(), text: netpol },
+        Section { empty: results.latency.is_empty(), text: latency },
+        Section { empty: results.canary.is_empty(), text: canary },
+        Section { empty: results.rollout.is_empty(), text: churn::rollout },
+        Section { empty: results.retry.is_empty(), text: churn::retry },
     ];
+    let mut out = String::new();
+    for section in sections.iter().filter(|section| !section.empty) {
+        writeln!(out, "{}", (section.text)(results)).unwrap_or_default();
+    }
+    let (profile, seconds) = (results.profile, results.seconds);
+    writeln!(out, "Profile {profile}; two nodes on this machine; {seconds:.0} s in all.").unwrap_or_default();
+    for (case, why) in &results.unmeasured {
+        writeln!(out, "NOT MEASURED: {case}: {why}").unwrap_or_default();
+    }
+    for line in &results.wrong {
+        writeln!(out, "NOT AS IT MUST BE: {line}").unwrap_or_default();
+    }
+    out
+}
+
+fn mtls(results: &Results) -> String {
+    let yes_no = |value: bool, yes: &str, no: &str| if value { yes } else { no }.to_owned();
+    let head =
+        ["MUTUAL TLS", "plaintext from outside", "in the mesh", "payload on the wire", "caller proven as", "one root"];
+    let mut rows = vec![head.map(str::to_owned).to_vec()];
     for (mode, m) in &results.mtls {
         rows.push(vec![
             mode.title().to_owned(),
@@ -27,17 +55,12 @@ pub fn text(results: &Results) -> String {
             m.same_root.map_or_else(|| "-".to_owned(), |same| yes_no(same, "yes", "no")),
         ]);
     }
-    if !results.mtls.is_empty() {
-        writeln!(out, "{}", table(&rows)).unwrap_or_default();
-    }
-    if !results.netpol.is_empty() {
-        writeln!(out, "{}", netpol(results)).unwrap_or_default();
-    }
-    let mut rows = vec![
-        ["LATENCY (ms)", "P50", "P75", "P90", "P99", "P99.9", "over no mesh", "P50 of rounds", "answers"]
-            .map(str::to_owned)
-            .to_vec(),
-    ];
+    table(&rows)
+}
+
+fn latency(results: &Results) -> String {
+    let head = ["LATENCY (ms)", "P50", "P75", "P90", "P99", "P99.9", "over no mesh", "P50 of rounds", "answers"];
+    let mut rows = vec![head.map(str::to_owned).to_vec()];
     for (mode, l) in &results.latency {
         let p = |percentile| format!("{:.3}", l.histogram.percentile_ms(percentile));
         let over = match results.baseline() {
@@ -61,34 +84,15 @@ pub fn text(results: &Results) -> String {
             codes.join(" "),
         ]);
     }
-    if !results.latency.is_empty() {
-        let plan = results.plan;
-        writeln!(
-            out,
-            "{}  {} requests/s over {} connections, open loop, {} rounds of {} s a mode, in turn.\n",
-            table(&rows),
-            plan.qps,
-            plan.connections,
-            plan.rounds,
-            plan.seconds
-        )
-        .unwrap_or_default();
-    }
-    if !results.canary.is_empty() {
-        writeln!(out, "{}", canary(results)).unwrap_or_default();
-    }
-    if !results.rollout.is_empty() {
-        writeln!(out, "{}", rollout(results)).unwrap_or_default();
-    }
-    let (profile, seconds) = (results.profile, results.seconds);
-    writeln!(out, "Profile {profile}; two nodes on this machine; {seconds:.0} s in all.").unwrap_or_default();
-    for (case, why) in &results.unmeasured {
-        writeln!(out, "NOT MEASURED: {case}: {why}").unwrap_or_default();
-    }
-    for line in &results.wrong {
-        writeln!(out, "NOT AS IT MUST BE: {line}").unwrap_or_default();
-    }
-    out
+    let plan = results.plan;
+    format!(
+        "{}  {} requests/s over {} connections, open loop, {} rounds of {} s a mode, in turn.\n",
+        table(&rows),
+        plan.qps,
+        plan.connections,
+        plan.rounds,
+        plan.seconds
+    )
 }
 
 fn netpol(results: &Results) -> String {
@@ -126,79 +130,4 @@ fn canary(results: &Results) -> String {
         ]);
     }
     table(&rows)
-}
-
-/// Columns of a time line.
-const COLUMNS: usize = 60;
-/// Kinds of failures that are shown of one row; the report has all.
-const KINDS: usize = 3;
-
-fn rollout(results: &Results) -> String {
-    let plan = results.rollout_plan;
-    let head = [
-        "ROLLOUT",
-        "cycles",
-        "sent",
-        "failed",
-        "",
-        "spread",
-        "never delivered",
-        "delivered",
-        "unknown",
-        "sockets",
-        "mean ms",
-        "slowest ms",
-    ];
-    let mut rows = vec![head.map(str::to_owned).to_vec()];
-    let (mut lines, mut failed) = (String::new(), String::new());
-    for (mode, variant, seen) in &results.rollout {
-        let title = match variant {
-            Variant::Baseline => mode.title().to_owned(),
-            Variant::Hardened => format!("{}, hardened", mode.title()),
-        };
-        let (low, high) = seen.spread();
-        rows.push(vec![
-            title.clone(),
-            seen.completed().to_string(),
-            seen.sent().to_string(),
-            seen.failed().to_string(),
-            format!("{:.2} %", seen.failed_percent()),
-            format!("{low:.0}..{high:.0}"),
-            seen.of(Delivery::Never).to_string(),
-            seen.of(Delivery::Delivered).to_string(),
-            seen.of(Delivery::Unknown).to_string(),
-            seen.sockets.to_string(),
-            format!("{:.3}", seen.histogram.mean_ms()),
-            format!("{:.0}", seen.histogram.range_ms().1),
-        ]);
-        let columns = seen.time_line(COLUMNS);
-        let line: String = columns.iter().map(|(second, _)| mark(second.failed)).collect();
-        let restarts: String = columns.iter().map(|(_, restarted)| if *restarted { '^' } else { ' ' }).collect();
-        writeln!(lines, "  {title:20} {line}\n  {:20} {}", "", restarts.trim_end()).unwrap_or_default();
-        if seen.failed() > 0 {
-            writeln!(failed, "FAILED: rollout {title}: {} of {} requests", seen.failed(), seen.sent())
-                .unwrap_or_default();
-        }
-        for (kind, count) in seen.kinds().into_iter().take(KINDS) {
-            let code = if kind.code < 0 { "no answer".to_owned() } else { kind.code.to_string() };
-            let why = if kind.why.is_empty() { "no reason is logged" } else { &kind.why };
-            writeln!(failed, "  {count} x {code}, {}: {why}", kind.delivery.as_str()).unwrap_or_default();
-        }
-    }
-    format!(
-        "{}  {} requests/s over {} kept connections while 6 pods are replaced over and over; a failure is a request without a 200.\n\n\
-         Time line (. all answered, 1 to 9 and + failures, ^ a restart)\n{lines}{failed}",
-        table(&rows),
-        plan.qps,
-        plan.connections
-    )
-}
-
-/// So many failures, in one character.
-fn mark(failed: u64) -> char {
-    match failed {
-        0 => '.',
-        1..=9 => char::from(b'0' + u8::try_from(failed).unwrap_or(0)),
-        _ => '+',
-    }
 }

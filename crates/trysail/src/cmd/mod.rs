@@ -5,6 +5,7 @@ pub mod echo;
 pub mod lab;
 pub mod load;
 pub mod node;
+pub mod orders;
 pub mod package;
 pub mod policy;
 pub mod waypoint;
@@ -47,6 +48,8 @@ enum Verb {
     Load,
     /// Answer HTTP requests (fortio server's flags).
     Echo,
+    /// Serve or count orders that must not be executed twice (see `trysail orders -h`).
+    Orders,
     /// Run the control plane.
     Control(control::Args),
     /// Run a node's agent (settings from the environment).
@@ -71,6 +74,7 @@ pub fn run() -> Result<ExitCode> {
         Verb::Package { verb } => package::run(&verb),
         Verb::Load => load::run(vec!["-h".to_owned()]),
         Verb::Echo => echo::run(vec!["-h".to_owned()]),
+        Verb::Orders => orders::run(vec!["-h".to_owned()]),
         Verb::Control(args) => control::run(args),
         Verb::Agent => node::agent(),
         Verb::NodeProxy => node::proxy(),

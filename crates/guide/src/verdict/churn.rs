@@ -1,9 +1,9 @@
-//! Case `rollout`: numbers to verdicts.
+//! Loads while a Deployment is restarted over and over, of the cases `rollout` and `retry`: numbers to verdicts.
 
 use crate::delivery::{Delivery, Evidence, Kind, kinds};
 use std::collections::BTreeMap;
 use trysail_load::histogram::Histogram;
-use trysail_load::journal::Second;
+use trysail_load::journal::{Second, answered};
 
 /// One restart of a Deployment; moments in seconds from the start of the load.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -16,7 +16,7 @@ pub struct Cycle {
 
 /// What was measured in one mode while a Deployment was restarted over and over.
 #[derive(Clone, Default)]
-pub struct Rollout {
+pub struct Churn {
     /// The restarts, in order.
     pub cycles: Vec<Cycle>,
     /// Latencies of all requests, failed ones included.
@@ -40,15 +40,20 @@ const DEVIATIONS: f64 = 2.0;
 /// With no failure at all, as many are still compatible with the run (one in 20, Poisson).
 const NONE_SEEN: f64 = 3.0;
 
-impl Rollout {
+impl Churn {
     /// Requests.
     pub fn sent(&self) -> u64 {
         self.codes.values().sum()
     }
 
-    /// Requests that were not answered 200.
+    /// Requests that were answered with a status from 200 to 399.
+    pub fn answered(&self) -> u64 {
+        self.codes.iter().filter(|(code, _)| answered(**code)).map(|(_, count)| count).sum()
+    }
+
+    /// All others.
     pub fn failed(&self) -> u64 {
-        self.sent() - self.codes.get(&200).copied().unwrap_or(0)
+        self.sent() - self.answered()
     }
 
     /// Failures in percent of all requests.
@@ -121,7 +126,7 @@ impl Rollout {
 }
 
 /// What keeps the case from being a measurement; failed requests do not, they are what it measures.
-pub fn unmeasured(seen: &Rollout) -> Vec<String> {
+pub fn unmeasured(seen: &Churn) -> Vec<String> {
     let mut wrong = Vec::new();
     if seen.sent() == 0 {
         wrong.push("no request was sent".to_owned());
@@ -129,7 +134,7 @@ pub fn unmeasured(seen: &Rollout) -> Vec<String> {
     if seen.completed() == 0 {
         wrong.push("no restart came to its end".to_owned());
     }
-    let answered = seen.codes.get(&200).copied().unwrap_or(0);
+    let answered = seen.answered();
     if seen.evidence.received < answered {
         wrong.push(format!(
             "the servers have logged {} requests although {answered} were answered: their logs are not complete",

@@ -7,19 +7,19 @@ fn failure(at_s: f64, delivery: Delivery) -> Fate {
 }
 
 /// A run of ten seconds with a restart in seconds 1, 4 and 7, the last one given up.
-fn run(failures: &[(f64, Delivery)]) -> Rollout {
+fn run(failures: &[(f64, Delivery)]) -> Churn {
     let fates: Vec<Fate> = failures.iter().map(|(at, delivery)| failure(*at, *delivery)).collect();
     let failed = fates.len() as u64;
     let mut seconds = vec![Second { sent: 100, failed: 0, slowest_ms: 2.0 }; 10];
     for fate in &fates {
         seconds[fate.at_s as usize].failed += 1;
     }
-    Rollout {
+    Churn {
         cycles: [(1.2, Some(4.0)), (4.1, Some(7.4)), (7.5, None)].map(|(at_s, done_s)| Cycle { at_s, done_s }).to_vec(),
         codes: BTreeMap::from([(200, 1000 - failed), (-1, failed)]),
         seconds,
         evidence: Evidence { received: 1000, fates, doubled: Vec::new() },
-        ..Rollout::default()
+        ..Churn::default()
     }
 }
 
@@ -57,7 +57,7 @@ fn a_time_line_has_no_more_columns_than_asked_for_and_loses_nothing() {
     assert_eq!(short.iter().map(|(s, _)| s.failed).collect::<Vec<_>>(), [1, 0, 0, 1]);
     assert_eq!(short.iter().map(|(_, r)| u8::from(*r)).collect::<Vec<_>>(), [1, 1, 1, 0]);
     assert_eq!(short.iter().map(|(s, _)| s.sent).sum::<u64>(), 1000);
-    assert!(Rollout::default().time_line(60).is_empty());
+    assert!(Churn::default().time_line(60).is_empty());
 }
 
 #[test]
@@ -66,7 +66,7 @@ fn a_run_without_restarts_requests_or_logs_is_no_measurement() {
     let mut still = run(&[]);
     still.cycles.iter_mut().for_each(|c| c.done_s = None);
     assert_eq!(unmeasured(&still).len(), 1);
-    assert_eq!(unmeasured(&Rollout::default()).len(), 2);
+    assert_eq!(unmeasured(&Churn::default()).len(), 2);
     let mut blind = run(&[]);
     blind.evidence.received = 999;
     assert_eq!(unmeasured(&blind).len(), 1);

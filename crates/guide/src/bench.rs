@@ -162,14 +162,8 @@ pub fn run(args: &Args) -> Result<i32, GuideError> {
 }
 
 fn load(way: &Way<'_>, measure: &Measure, seconds: u32) -> Result<Summary, StageError> {
-    let length = format!("{seconds}s");
-    let mut command = vec!["fortio", "load", "-t", &length, "-json", "-", "-allow-initial-errors"];
-    command.extend(measure.flags);
-    let url = format!("http://{}{}", way.address, measure.path);
-    command.push(&url);
-    let output = way.stage.client(way.namespace, &command)?;
-    let value = serde_json::from_str(&output.stdout).unwrap_or_default();
-    Summary::from_json(&value).ok_or_else(|| StageError::Refused(format!("no result: {}", output.stderr.trim())))
+    let (length, url) = (format!("{seconds}s"), format!("http://{}{}", way.address, measure.path));
+    way.stage.load(way.namespace, &[&["-t", &length], measure.flags, &[&url]].concat())
 }
 
 /// Mean resident memory of the processes of each role of the data plane, MiB.

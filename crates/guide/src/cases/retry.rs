@@ -3,10 +3,11 @@
 
 use super::churn::{self, Loaded};
 use crate::stage::{Mode, Stage, StageError};
-use crate::verdict::retry::{Executed, Retry};
+use crate::verdict::retry::{Control, Executed, Retry};
 use serde_json::Value;
 use std::time::Duration;
 use trysail_api::object::Kind;
+use trysail_base::log::chain;
 use trysail_lab::api::Request;
 
 /// The manifests, for any namespace.
@@ -66,7 +67,7 @@ pub fn run(
     modes.iter().try_for_each(|mode| stage.gone(mode.namespace(), ORDER))?;
     let examine = |(load, mode): (Result<Loaded, StageError>, &Mode)| -> Result<Retry, StageError> {
         let churn = load?.examine(stage, mode.namespace(), (ORDER, ORDER))?;
-        Ok(Retry { churn, executed: executed(stage, mode.namespace())?, control: None })
+        Ok(Retry { churn, executed: executed(stage, mode.namespace())?, control: Control::NoRetries })
     };
     let outcomes: Vec<_> = loads.into_iter().zip(modes).map(examine).collect();
     clear(stage, modes)?;
@@ -74,9 +75,13 @@ pub fn run(
         modes.iter().zip(outcomes).map(|(mode, outcome)| Measured { mode: *mode, outcome }).collect();
     // Only who understands HTTP can try again.
     let routed: Vec<Mode> = modes.iter().copied().filter(|m| matches!(m, Mode::Sidecar | Mode::AmbientL7)).collect();
-    for (mode, seen) in routed.iter().zip(control(stage, &routed, plan)?) {
+    let controls = match control(stage, &routed, plan) {
+        Ok(seen) => seen.into_iter().map(Control::Seen).collect(),
+        Err(error) => vec![Control::Failed(chain(&error)); routed.len()],
+    };
+    for (mode, control) in routed.iter().zip(controls) {
         if let Some(Ok(retry)) = out.iter_mut().find(|m| m.mode == *mode).map(|m| &mut m.outcome) {
-            retry.control = Some(seen);
+            retry.control = control;
         }
     }
     Ok(out)

@@ -86,7 +86,7 @@ fn retries(measured: &[(Mode, Retry)]) -> Value {
         let mut value = one_churn(&seen.churn);
         if let (Some(value), Value::Object(executed)) = (value.as_object_mut(), count(&seen.executed)) {
             value.extend(executed);
-            value.insert("control".to_owned(), json!(seen.control.as_ref().map(count)));
+            value.insert("control".to_owned(), json!(seen.control.seen().map(count)));
         }
         (mode.key().to_owned(), value)
     };

@@ -29,8 +29,30 @@ pub struct Retry {
     pub churn: Churn,
     /// What was executed.
     pub executed: Executed,
-    /// What was executed in the control run; none where nothing on the way can try again.
-    pub control: Option<Executed>,
+    /// The control run.
+    pub control: Control,
+}
+
+/// A run in which orders are executed twice.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Control {
+    /// There is none: nothing on the way can send an order again.
+    #[default]
+    NoRetries,
+    /// What was executed in it.
+    Seen(Executed),
+    /// It could not be made, and why.
+    Failed(String),
+}
+
+impl Control {
+    /// What was executed in it, if it was made.
+    pub fn seen(&self) -> Option<&Executed> {
+        match self {
+            Self::Seen(executed) => Some(executed),
+            Self::NoRetries | Self::Failed(_) => None,
+        }
+    }
 }
 
 /// What keeps the case from being a measurement: failed and doubled orders do not, they are what it measures.
@@ -43,9 +65,11 @@ pub fn unmeasured(seen: &Retry) -> Vec<String> {
             seen.executed.orders
         ));
     }
-    if seen.control.as_ref().is_some_and(|control| control.twice.is_empty()) {
-        wrong
-            .push("the control run, in which orders are executed twice, shows none: the count sees nothing".to_owned());
+    match &seen.control {
+        Control::Seen(control) if control.twice.is_empty() => wrong
+            .push("the control run, in which orders are executed twice, shows none: the count sees nothing".to_owned()),
+        Control::Failed(why) => wrong.push(format!("without a control run the count proves nothing: {why}")),
+        Control::Seen(_) | Control::NoRetries => {}
     }
     wrong
 }
@@ -77,14 +101,12 @@ mod tests {
                 ..Churn::default()
             },
             executed: twice(),
-            control: Some(twice()),
+            control: Control::Seen(twice()),
         };
         assert_eq!((good().churn.failed(), unmeasured(&good())), (1, Vec::<String>::new()));
-        assert_eq!(unmeasured(&Retry { control: None, ..good() }).len(), 0);
-        assert_eq!(
-            unmeasured(&Retry { control: Some(Executed { orders: 9, ..Executed::default() }), ..good() }).len(),
-            1
-        );
+        let wrong = |control: Control| unmeasured(&Retry { control, ..good() }).len();
+        assert_eq!((wrong(Control::NoRetries), wrong(Control::Failed("x".to_owned()))), (0, 1));
+        assert_eq!(wrong(Control::Seen(Executed { orders: 9, ..Executed::default() })), 1);
         assert_eq!(unmeasured(&Retry { executed: Executed { orders: 8, ..twice() }, ..good() }).len(), 1);
     }
 }

@@ -98,7 +98,7 @@ pub(super) fn retry(results: &Results) -> String {
     for (mode, seen) in &results.retry {
         let control = seen
             .control
-            .as_ref()
+            .seen()
             .map_or_else(|| "-".to_owned(), |control| format!("{} of {} twice", control.twice.len(), control.orders));
         let more = vec![seen.executed.orders.to_string(), seen.executed.twice.len().to_string(), control];
         shown.add("retry", mode.title(), &seen.churn, more);

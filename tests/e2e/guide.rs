@@ -2,6 +2,7 @@
 
 use crate::support::*;
 use serde_json::Value;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 pub const TESTS: &[Test] = &[
     ("the_guide_measures_every_mode_and_reports_it", guide),
@@ -14,7 +15,9 @@ pub const TESTS: &[Test] = &[
 
 /// Runs the guide; what it printed and its report.
 fn run(user: User, flags: &[&str]) -> (String, Value) {
-    let dir = format!("/dev/shm/guide-{}-{user:?}", std::process::id());
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    // Of its own: a run that fails leaves its report there.
+    let dir = format!("/dev/shm/guide-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
     let output = trysail(user).args(["guide", "--rounds", "2", "--out", &dir]).args(flags).output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));

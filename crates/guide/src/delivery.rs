@@ -55,10 +55,10 @@ impl Delivery {
     }
 }
 
-/// What a proxy has said of a request or of its connection.
+/// What a server or a proxy has said of a request or of its connection.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct Said {
-    /// Which proxy.
+    /// Which of them.
     pub by: String,
     /// What: the reason in its log, without the addresses.
     pub reason: String,
@@ -79,7 +79,7 @@ pub struct Fate {
     pub error: Option<String>,
     /// Whether it reached the application.
     pub delivery: Delivery,
-    /// What the proxies on its way have logged.
+    /// What the server and the proxies on its way have logged.
     pub reasons: Vec<Said>,
 }
 
@@ -98,10 +98,15 @@ pub struct Evidence {
 pub fn join(failures: &[Failure], logs: &Logs, (pods, container): (&str, &str)) -> Evidence {
     let servers = logs.containers.iter().filter(|l| l.container == container && l.pod.starts_with(pods));
     let (mut received, mut cut) = (BTreeMap::<&str, u64>::new(), logs.missing);
+    let mut refused: BTreeMap<&str, Said> = BTreeMap::new();
     for log in servers {
         cut |= log.cut;
-        for id in log.text.lines().filter_map(|line| line.strip_prefix("received ")) {
-            *received.entry(id).or_default() += 1;
+        for line in log.text.lines() {
+            if let Some(id) = line.strip_prefix("received ") {
+                *received.entry(id).or_default() += 1;
+            } else if let Some((id, why)) = line.strip_prefix("failed ").and_then(|rest| rest.split_once(": ")) {
+                refused.insert(id, Said { by: "server".to_owned(), reason: plain(why) });
+            }
         }
     }
     let requests = by_request(logs);
@@ -112,6 +117,7 @@ pub fn join(failures: &[Failure], logs: &Logs, (pods, container): (&str, &str)) 
             false if cut => Delivery::Unknown,
             false => Delivery::Never,
         };
+        let of_server = refused.get(f.id.as_str());
         let of_request = requests.get(f.id.as_str()).into_iter().flatten();
         let of_connection = f.local.and_then(|local| connections.get(&local)).into_iter().flatten();
         Fate {
@@ -121,7 +127,7 @@ pub fn join(failures: &[Failure], logs: &Logs, (pods, container): (&str, &str)) 
             code: f.code,
             error: f.error.as_deref().map(plain),
             delivery,
-            reasons: of_request.chain(of_connection).cloned().collect(),
+            reasons: of_server.into_iter().chain(of_request).chain(of_connection).cloned().collect(),
         }
     };
     Evidence {

@@ -97,7 +97,8 @@ pub struct Server {
 
 impl Server {
     /// Serves orders on `listener` until the tasks stop: `POST /order`, by the name in `x-request-id`; `GET /healthz`. Standard output has a line
-    /// `received ID` before anything is done, `executed ID` once the collector knows, `answered ID 201`.
+    /// `received ID` before anything is done, `executed ID` once the collector knows, `answered ID 201`. An order that the collector may
+    /// not know of is answered 500, after a line `failed ID: WHY`: what is answered 201 was counted.
     pub async fn serve(self, listener: TcpListener, tasks: &Tasks) {
         let (server, orders) = (Arc::new(self), Arc::new(AtomicU64::new(0)));
         loop {
@@ -135,10 +136,11 @@ impl Server {
         }
         // Wide enough for a pod's end to fall into it.
         tokio::time::sleep(self.delay).await;
-        match self.tell(&id, tasks).await {
-            Ok(()) => println!("executed {id}"),
-            Err(error) => println!("collector report failed for {id}: {error}"),
+        if let Err(error) = self.tell(&id, tasks).await {
+            println!("failed {id}: the collector could not be told: {error}");
+            return Ok(answer(StatusCode::INTERNAL_SERVER_ERROR, "the collector could not be told\n"));
         }
+        println!("executed {id}");
         if self.reset_every > 0 && orders.fetch_add(1, Ordering::Relaxed).is_multiple_of(self.reset_every) {
             reset.store(true, Ordering::Relaxed);
             return Err(io::ErrorKind::ConnectionReset.into());
@@ -231,6 +233,19 @@ mod tests {
         let (codes, collected) = run(0, &["a", "b", "a"]).await;
         assert_eq!(codes, [201, 201, 201]);
         assert_eq!(collected, json!({"total_ids": 2, "dupe_count": 1, "dupes": {"a": 2}}));
+    }
+
+    #[tokio::test]
+    async fn an_order_that_is_not_counted_is_not_confirmed() {
+        let tasks = Tasks::default();
+        let orders = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}/order", orders.local_addr().unwrap());
+        // Nobody listens on port 1.
+        let collector = "http://127.0.0.1:1/record".to_owned();
+        let (server, owner) = (Server { delay: Duration::ZERO, collector, reset_every: 0 }, tasks.clone());
+        tasks.spawn(async move { server.serve(orders, &owner).await });
+        let template = Template::new(&url, &[], Bytes::from("{}"), Duration::from_secs(5)).unwrap();
+        assert_eq!(Connection::new(&tasks).call(&template, Some("a")).await, 500);
     }
 
     #[tokio::test]

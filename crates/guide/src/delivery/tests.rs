@@ -25,7 +25,11 @@ fn recorded() -> (Vec<Failure>, Logs) {
     );
     let logs = Logs {
         containers: vec![
-            container("rolling-a-1", "echo", "received r-1\nanswered r-1 200\nreceived r-4\n"),
+            container(
+                "rolling-a-1",
+                "echo",
+                "received r-1\nanswered r-1 200\nreceived r-4\nfailed r-4: 10.96.0.9:9090: no answer\n",
+            ),
             container("rolling-b-2", "echo", "HTTP server listening\nreceived r-5\nreceived r-6\nreceived r-6\n"),
             container("canary-v1-0", "echo", "received r-3\n"),
             container("waypoint-0", "istio-proxy", &waypoint.join("\n")),
@@ -55,6 +59,7 @@ fn each_failure_is_looked_for_at_the_servers_and_at_the_proxies() {
         [
             "waypoint: connection_lost: ADDRESS: reset by peer",
             "client's node proxy: connect to ADDRESS: Connection refused (os error 111)",
+            "server: ADDRESS: no answer",
             "client's node proxy: connection complete",
         ]
     );
